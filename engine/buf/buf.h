@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arena of I/O buffers: memory that devices may reach and that does not move.
+ *
+ * The arena grows by extents of 64 MiB up to its bound: memfds of hugepages where there are any,
+ * else transparent hugepages, else ordinary pages. A buffer is a power of two from 4 KiB to 1 MiB
+ * and is aligned to its size. Any thread may call; a mutex inside is never held across a fault.
+ */
+#ifndef DFE_BUF_BUF_H
+#define DFE_BUF_BUF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf_arena;
+
+enum buf_kind { BUF_HUGE, BUF_THP, BUF_PAGES };
+
+struct buf_info {
+    uint64_t bound_bytes;  /* the arena may grow to this */
+    uint64_t mapped_bytes; /* extents that exist now */
+    uint64_t used_bytes;   /* in buffers handed out */
+    uint64_t kind_bytes[3]; /* mapped, by enum buf_kind */
+};
+
+/* Best kind to try first; each extent falls back by itself. bound_bytes is rounded up to extents. */
+int buf_arena_open(uint64_t bound_bytes, enum buf_kind best, struct buf_arena **out);
+
+/* All buffers must have been freed. */
+void buf_arena_close(struct buf_arena *arena);
+
+/* A buffer of at least len_bytes (<= 1 MiB; rounded up to a power of two), contents undefined.
+ * NULL when the bound is reached or the host has no memory. The caller owns it until buf_free. */
+void *buf_alloc(struct buf_arena *arena, size_t len_bytes);
+void buf_free(struct buf_arena *arena, void *ptr, size_t len_bytes);
+
+void buf_arena_info(struct buf_arena *arena, struct buf_info *out);
+
+/* Calls fn for every extent mapped now and for each one mapped later (registration with a kernel
+ * ring or a driver), until buf_arena_unwatch. One watcher an arena; -EBUSY for a second. */
+typedef void (*buf_extent_fn)(void *arg, void *base, size_t len_bytes, enum buf_kind kind);
+int buf_arena_watch(struct buf_arena *arena, buf_extent_fn fn, void *arg);
+void buf_arena_unwatch(struct buf_arena *arena);
+
+#endif
