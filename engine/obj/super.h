@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Superblock and pool record.
+ *
+ * The device begins with two copies of the superblock, blocks 0 and 1, written one after the other
+ * (flush between), each with a generation; the valid one with the higher generation counts. Then the
+ * journal ring, then data. PATH/pool is a text record: label, uuid, format, device; PATH/index the
+ * index; PATH/lock is locked (flock) while the pool is open.
+ */
+#ifndef DFE_OBJ_SUPER_H
+#define DFE_OBJ_SUPER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "queue/queue.h"
+
+#define SUPER_FORMAT 1u
+
+/* In memory; super.c knows the bytes (FORMAT.md). */
+struct super {
+    uint8_t uuid[16];
+    uint32_t format;
+    uint64_t generation;
+    uint64_t size_blk;        /* of the device that is used */
+    uint64_t journal_blk, journal_len_blk;
+    uint64_t data_blk, data_len_blk;
+    uint64_t least_checkpoint; /* an index whose checkpoint number is lower is too old */
+};
+
+/* Geometry for a new device: 2 superblocks, journal, data. -ENOSPC: too small (the text says how much is
+ * needed). journal_bytes 0: 1/64 of the device within [8 MiB, 256 MiB]. */
+int super_layout(uint64_t size_bytes, uint64_t journal_bytes, struct super *out);
+int super_write(struct queue_dev *dev, struct super *s); /* both copies, flushed; generation + 1 */
+/* -ENODATA no superblock there (zeros or foreign), -EUCLEAN both damaged, -EPROTONOSUPPORT newer format.
+ * One damaged copy: *repaired_from_copy is set and the good one is used. */
+int super_read(struct queue_dev *dev, struct super *out, bool *one_damaged);
+int super_wipe(struct queue_dev *dev);
+
+struct pool_record {
+    char label[64];
+    uint8_t uuid[16];
+    uint32_t format;
+    char device[256]; /* URI; "data" is the file in the pool's directory */
+};
+int record_write(const char *pool_dir, const struct pool_record *r); /* atomic, durable */
+int record_read(const char *pool_dir, struct pool_record *out); /* -ENOENT, -EUCLEAN, -EPROTONOSUPPORT */
+
+void uuid_make(uint8_t uuid[16]); /* random, version 4 */
+void uuid_text(const uint8_t uuid[16], char text[37]);
+int uuid_parse(const char *text, uint8_t uuid[16]);
+
+#endif
