@@ -9,8 +9,13 @@
 #ifndef DFE_BUF_BUF_H
 #define DFE_BUF_BUF_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* Sizes of buffers: powers of two between these. */
+#define BUF_MIN_BYTES 4096u
+#define BUF_MAX_BYTES (1u << 20)
 
 struct buf_arena;
 
@@ -23,22 +28,33 @@ struct buf_info {
     uint64_t kind_bytes[3]; /* mapped, by enum buf_kind */
 };
 
-/* Best kind to try first; each extent falls back by itself. bound_bytes is rounded up to extents. */
+/* Best kind to try first; each extent falls back by itself. bound_bytes is rounded up to extents;
+ * -EINVAL when it is 0 or no address range can be that long, -ENOMEM when the host refuses it. */
 int buf_arena_open(uint64_t bound_bytes, enum buf_kind best, struct buf_arena **out);
 
 /* All buffers must have been freed. */
 void buf_arena_close(struct buf_arena *arena);
 
-/* A buffer of at least len_bytes (<= 1 MiB; rounded up to a power of two), contents undefined.
- * NULL when the bound is reached or the host has no memory. The caller owns it until buf_free. */
+/* A buffer of at least len_bytes (1 byte to 1 MiB; rounded up to a power of two), contents
+ * undefined. NULL when the bound is reached, the host has no memory or len_bytes is out of range.
+ * The caller owns it until buf_free with the same len_bytes. An extent that becomes empty is given
+ * back to the host, except one. */
 void *buf_alloc(struct buf_arena *arena, size_t len_bytes);
 void buf_free(struct buf_arena *arena, void *ptr, size_t len_bytes);
 
 void buf_arena_info(struct buf_arena *arena, struct buf_info *out);
 
-/* Calls fn for every extent mapped now and for each one mapped later (registration with a kernel
- * ring or a driver), until buf_arena_unwatch. One watcher an arena; -EBUSY for a second. */
-typedef void (*buf_extent_fn)(void *arg, void *base, size_t len_bytes, enum buf_kind kind);
+/* The range that all extents of this arena lie in, now and later: reserved addresses, bound_bytes
+ * long, an extent at each multiple of DFE_ARENA_EXTENT_BYTES from its start. */
+void *buf_arena_base(const struct buf_arena *arena);
+
+/* Calls fn for every extent mapped now, for each one mapped later before a buffer of it is handed
+ * out, and (mapped false) for each one about to be given back (registration with a kernel ring or
+ * a driver), until buf_arena_unwatch has returned. fn runs on the thread that allocates, frees or
+ * watches, one call at a time; it must not call the arena. One watcher an arena; -EBUSY for a
+ * second. */
+typedef void (*buf_extent_fn)(void *arg, void *base, size_t len_bytes, enum buf_kind kind,
+                              bool mapped);
 int buf_arena_watch(struct buf_arena *arena, buf_extent_fn fn, void *arg);
 void buf_arena_unwatch(struct buf_arena *arena);
 

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of arena extents: hugepages, transparent hugepages or ordinary pages. */
+#include "buf/extent.h"
+
+#include <errno.h>
+#include <linux/memfd.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "base/log.h"
+
+#define EXTENT DFE_ARENA_EXTENT_BYTES
+
+void *extent_reserve(uint64_t len_bytes)
+{
+    /* One extent more, so that the start can be aligned; the ends are given back. */
+    char *at = mmap(NULL, len_bytes + EXTENT, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return NULL;
+    size_t before = (EXTENT - (uintptr_t)at % EXTENT) % EXTENT;
+    if (before)
+        munmap(at, before);
+    munmap(at + before + len_bytes, EXTENT - before);
+    return at + before;
+}
+
+void extent_unreserve(void *base, uint64_t len_bytes)
+{
+    munmap(base, len_bytes);
+}
+
+/* mmap takes the pages from the host's pool or fails: no SIGBUS later. */
+static int map_huge(void *base)
+{
+    int rc = 0;
+    int fd = memfd_create("dfusepy-arena", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB);
+
+    if (fd < 0)
+        return -errno;
+    if (ftruncate(fd, EXTENT) < 0 ||
+        mmap(base, EXTENT, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        rc = -errno;
+    close(fd);
+    return rc;
+}
+
+static int map_pages(void *base)
+{
+    void *at = mmap(base, EXTENT, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    return at == MAP_FAILED ? -errno : 0;
+}
+
+/* madvise succeeds even where the administrator has turned the feature off. */
+static bool thp_enabled(void)
+{
+    char text[64] = "";
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+
+    if (!f)
+        return false;
+    if (!fgets(text, sizeof(text), f))
+        text[0] = '\0';
+    fclose(f);
+    return strstr(text, "[always]") || strstr(text, "[madvise]");
+}
+
+int extent_map(void *base, enum buf_kind best, enum buf_kind *kind)
+{
+    if (best == BUF_HUGE && map_huge(base) == 0) {
+        *kind = BUF_HUGE;
+        return 0;
+    }
+    /* A failed MAP_FIXED may have left a hole in the reservation: the next map, or unmap, fills it. */
+    if (map_pages(base) < 0) {
+        extent_unmap(base);
+        return -ENOMEM;
+    }
+    *kind = BUF_PAGES;
+    if (best <= BUF_THP && thp_enabled() && madvise(base, EXTENT, MADV_HUGEPAGE) == 0)
+        *kind = BUF_THP;
+    return 0;
+}
+
+void extent_unmap(void *base)
+{
+    void *at = mmap(base, EXTENT, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (at == MAP_FAILED)
+        base_log(BASE_LOG_WARN, "arena: an extent could not be given back: %s", strerror(errno));
+}
