@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all engine handles share: errors, closing, forks and the engine's log.
+
+This is the only module that imports the cffi module; nothing of cffi leaves the `engine*` modules.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
+
+from dfusepy._engine import ffi, lib
+from dfusepy.engine_types import WouldBlock
+
+__all__ = ["Handle", "alloc", "check", "cstr", "fail", "ffi", "lib", "record", "start_log", "text"]
+
+log = logging.getLogger("dfusepy.engine")
+T = TypeVar("T")
+
+
+# -- errors ------------------------------------------------------------------------------------
+
+
+def fail(err: int) -> NoReturn:
+    """Raises the OSError of a negative errno, with the engine's reason where it gave one."""
+    if err == -errno.EINPROGRESS:
+        raise WouldBlock(errno.EINPROGRESS, "the call would have to wait")
+    reason = ffi.string(lib.dfe_errmsg()).decode("utf-8", "replace")
+    raise OSError(-err, reason or os.strerror(-err))
+
+
+def check(result: int) -> int:
+    """A count or 0 passes, a negative errno raises."""
+    if result < 0:
+        fail(result)
+    return result
+
+
+# -- values across the boundary ----------------------------------------------------------------
+
+
+_raw = ffi.new_allocator(should_clear_after_alloc=False)
+_chars = ffi.typeof("char[]")
+
+
+def alloc(size_bytes: int) -> Any:
+    """A char[] of undefined contents: for what the engine fills."""
+    return _raw(_chars, size_bytes)
+
+
+def cstr(value: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> bytes:
+    """Text or a path as C takes it: no NUL inside."""
+    raw = os.fsencode(value)
+    if b"\0" in raw:
+        raise ValueError("embedded NUL byte")
+    return raw
+
+
+def text(chars: Any) -> str:
+    """A char array of a struct, up to its NUL."""
+    raw: bytes = ffi.string(chars)
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def record(cls: type[T], struct: Any) -> T:
+    """A dataclass filled from the fields of the same names in a C struct."""
+    convert: dict[str, Callable[[Any], Any]] = {"str": text, "bool": bool, "int": int}
+    fields: dict[str, Any] = cls.__dict__["__dataclass_fields__"]
+    return cls(**{name: convert[f.type](getattr(struct, name)) for name, f in fields.items()})
+
+
+# -- handles -----------------------------------------------------------------------------------
+
+
+class Handle:
+    """An engine handle: a context manager, closed with what was opened through it.
+
+    `_h` holds the C handle and exists while the handle is open. A missing attribute costs a look-up
+    only when it is missing, so that calls on open handles pay nothing for the check.
+
+    Any thread may use a handle. Closing one while another thread is inside one of its calls is the
+    caller's mistake, as closing a file descriptor under a reader is.
+    """
+
+    _what: ClassVar[str]
+    _h: Any
+
+    def __init__(self, handle: Any, parent: Handle | None = None) -> None:
+        self._parent = parent
+        self._children: set[Handle] = set()  # strong: what is open stays closable
+        self._forked = False
+        self._h = handle
+        if parent is not None:
+            parent._children.add(self)
+        _live.add(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name != "_h":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            if self._forked:
+                raise ValueError(f"{self._what} was opened by the parent process: open it again")
+            raise ValueError(f"{self._what} is closed")
+
+    @property
+    def closed(self) -> bool:
+        return "_h" not in self.__dict__
+
+    def close(self) -> None:
+        """Closes what was opened through it, then itself. Closing twice is harmless. Raises OSError
+        EBUSY, and stays open, while pinned memory is in use; any other error is reported after the
+        handle has been closed."""
+        for child in tuple(self._children):
+            child.close()
+        handle = self.__dict__.pop("_h", None)
+        if handle is None:
+            return
+        result = self._close(handle)
+        if result == -errno.EBUSY:
+            self._h = handle
+            fail(result)
+        if self._parent is not None:
+            self._parent._children.discard(self)
+        check(result)
+
+    def _close(self, handle: Any) -> int:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._h  # noqa: B018  a closed handle raises here
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_live: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """At exit, pools that are still open publish what is dirty, as files flush theirs."""
+    for handle in tuple(_live):
+        if handle._parent is None and not handle.closed:
+            try:
+                handle.close()
+            except OSError as error:
+                log.error("%s at exit: %s", handle._what, error)
+
+
+def _forget_in_child() -> None:
+    """A forked child has the parent's handles but not its threads: it must never use the device."""
+    global _log_running
+    for handle in tuple(_live):
+        handle._forked = True
+        handle.__dict__.pop("_h", None)
+    _live.clear()
+    _log_running = False
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+# -- the engine's log --------------------------------------------------------------------------
+
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+_log_running = False
+_log_lock = threading.Lock()
+
+
+def start_log() -> None:
+    """Sends the engine's records to the logger "dfusepy.engine"; starts once a process.
+
+    Engine threads write lines into a pipe and never enter Python, which may be shutting down or
+    forking; a daemon thread reads them. Records that find the pipe full are counted and dropped.
+    """
+    global _log_running
+    with _log_lock:
+        if _log_running:
+            return
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(writer, False)
+        threading.Thread(target=_read_log, args=(reader,), name="dfusepy-log", daemon=True).start()
+        lib.dfusepy_log_to_fd(writer)
+        _log_running = True
+
+
+def _read_log(reader: int) -> None:
+    with open(reader, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            level, _, message = line.rstrip("\n").partition(" ")
+            log.log(_LEVELS[int(level)], "%s", message)
+            if dropped := lib.dfusepy_log_dropped():
+                log.warning("%d records were dropped: the log is read too slowly", dropped)
