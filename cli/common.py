@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import IO, Any
 
 import click
@@ -29,6 +30,12 @@ class CliError(click.ClickException):
         click.echo(f"dfusepy: {self.message}", file=out)
         if self.todo:
             click.echo(f"  {self.todo}", file=out)
+
+
+class WrongUsage(CliError):
+    """An argument that makes no sense. Exit status 2."""
+
+    exit_code = 2
 
 
 def parse_size(text: str) -> int:
@@ -73,6 +80,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def emit(data: Any, as_json: bool, render: Callable[[Any], str]) -> None:
     """Prints one value: as JSON, or as the text that `render` makes of the same data."""
     click.echo(json.dumps(data, indent=2) if as_json else render(data))
+
+
+def format_time(time_ns: int) -> str:
+    """Local time of nanoseconds since the epoch."""
+    return datetime.fromtimestamp(time_ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str]) -> str:

@@ -145,9 +145,11 @@ def claim(label: str, path: Path | None = None) -> Pool:
     return Pool(label, target)
 
 
-def release(pool: Pool) -> None:
-    """Gives a label back whose pool is gone or was never made; no-op where a pool is there."""
+def release(path: Path) -> None:
+    """Gives back the labels of a pool that is gone, or was never made, at `path`."""
+    if path.is_dir() and any(path.iterdir()):
+        return
     for base in homes():
-        entry = base / "pools" / pool.label
-        if entry.is_symlink() and Path(os.readlink(entry)) == pool.path:
-            entry.unlink()
+        for entry in sorted((base / "pools").glob("*")):
+            if entry.is_symlink() and entry.resolve() == path.resolve():
+                entry.unlink()
