@@ -1,0 +1,447 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mount's operations: translate a request, call the engine, translate the answer.
+
+A call first runs on trio's thread from the engine's memory (NOWAIT); one that would wait is
+repeated on a worker thread. So nothing here blocks the loop, and most requests never change threads.
+
+A file handle is the inode's number: the kernel keeps the inode referenced while it is open, so
+there is no table of handles to keep or leak. The kernel checks permissions (default_permissions)
+and holds all locks. Its look-ups are counted by the engine: one reference for each inode that a
+reply names.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import stat
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import pyfuse3
+import trio
+from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext
+
+from dfusepy.engine import (
+    DATASYNC,
+    EXCHANGE,
+    NOREPLACE,
+    NOWAIT,
+    PLUS,
+    REF,
+    Attr,
+    FileSystem,
+    Inode,
+    WouldBlock,
+)
+
+QUERY_XATTR = b"user.dfusepy.query"
+RESERVED_XATTRS = b"user.dfusepy."
+
+# Calls that may wait at the same time. Below pyfuse3's 99 tasks, so that requests which run from
+# memory still find a task while the device is slow.
+WORKERS = 32
+
+# One page of a directory as the engine gives it. The kernel asks for 4 to 32 KiB; entries that do
+# not fit its request are fetched for nothing, so the page is not larger.
+DIR_PAGE_BYTES = 16 << 10
+
+# Positions of "." and ".." in a listing; the engine's cookies are hashes, which are larger.
+_AFTER_DOT, _AFTER_DOTDOT = 1, 2
+
+_RENAME_FLAGS = {
+    0: 0,
+    pyfuse3.RENAME_NOREPLACE: NOREPLACE,
+    pyfuse3.RENAME_EXCHANGE: EXCHANGE,
+}
+
+log = logging.getLogger("dfusepy.mount")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Method = Callable[Concatenate["Operations", P], Coroutine[Any, Any, R]]
+
+
+def operation(method: Method[P, R]) -> Method[P, R]:
+    """The one place where an OSError becomes a FUSEError. Any other exception is a defect: it is
+    logged and costs that request an EIO, not everybody the mount."""
+
+    @functools.wraps(method)
+    async def wrapper(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return await method(self, *args, **kwargs)
+        except FUSEError:
+            raise
+        except OSError as err:
+            raise FUSEError(err.errno or errno.EIO) from None
+        except Exception:
+            log.exception("%s%r failed", method.__name__, args[:2])
+            raise FUSEError(errno.EIO) from None
+
+    return wrapper
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """How long the kernel may remember, in seconds, and what becomes of its pages at an open.
+
+    keep: they stay while the file's data version is the one they were read from; auto: they are
+    dropped at every open; direct: there are none.
+    """
+
+    attr_timeout: float
+    entry_timeout: float
+    negative_timeout: float
+    mode: str = "keep"
+
+
+def _who(ctx: RequestContext) -> dict[str, int]:
+    """Who asks, as the engine's calls that create take it."""
+    return {"uid": ctx.uid, "gid": ctx.gid, "umask": ctx.umask}
+
+
+class Operations(pyfuse3.Operations):
+    """One mounted file system. `query` returns the JSON text of `fs query`.
+
+    Not implemented, each on purpose: `flush` (ENOSYS: the kernel stops sending one at every close;
+    write-back errors are fsync's to report), `poll` (the kernel's answer for files is right).
+    """
+
+    supports_dot_lookup = True  # inode numbers are persistent, so file handles (NFS) stay valid
+    enable_acl = True
+
+    def __init__(
+        self, filesystem: FileSystem, cache: CacheOptions, query: Callable[[], bytes]
+    ) -> None:
+        super().__init__()
+        self._fs = filesystem
+        self._cache = cache
+        self._query = query
+        self._keep = cache.mode == "keep"
+        self._direct = cache.mode == "direct"
+        self._attr_timeout = cache.attr_timeout
+        self._entry_timeout = cache.entry_timeout
+        self._limiter = trio.CapacityLimiter(WORKERS)
+        # Data version of the pages that the kernel may hold, as of the last open or close; and the
+        # inodes written since. Both forget with the kernel.
+        self._seen: dict[int, int] = {}
+        self._written: set[int] = set()
+
+    # -- how the engine is called --------------------------------------------------------------
+
+    async def _call(self, call: Callable[..., R], *args: Any, flags: int = 0, **kwargs: Any) -> R:
+        """Runs an engine call here if it needs not wait, else on a worker thread."""
+        try:
+            return call(*args, flags=flags | NOWAIT, **kwargs)
+        except WouldBlock:
+            return await self._wait(call, *args, flags=flags, **kwargs)
+
+    async def _wait(self, call: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        """Runs a call that may wait, on a worker thread."""
+        bound = functools.partial(call, *args, **kwargs)
+        return await trio.to_thread.run_sync(bound, limiter=self._limiter)
+
+    def _entry(self, attr: Attr) -> EntryAttributes:
+        entry = EntryAttributes()
+        (
+            entry.st_ino,
+            entry.st_size,
+            used,
+            _,
+            entry.st_atime_ns,
+            entry.st_mtime_ns,
+            entry.st_ctime_ns,
+            _,
+            entry.st_mode,
+            entry.st_nlink,
+            entry.st_uid,
+            entry.st_gid,
+            entry.st_rdev,
+            entry.st_blksize,
+        ) = attr
+        entry.st_blocks = used >> 9
+        entry.attr_timeout = self._attr_timeout
+        entry.entry_timeout = self._entry_timeout
+        return entry
+
+    def _opened(self, attr: Attr) -> FileInfo:
+        keep = self._keep and self._seen.get(attr.ino) == attr.version
+        self._seen[attr.ino] = attr.version
+        return FileInfo(fh=attr.ino, direct_io=self._direct, keep_cache=keep)
+
+    # -- names ---------------------------------------------------------------------------------
+
+    @operation
+    async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
+        """Lookup count of the entry's inode: +1; an absent name has none."""
+        if name in (b".", b".."):
+            return self._entry(await self._lookup_dots(Inode(parent_inode), name))
+        try:
+            attr = await self._call(self._fs.lookup, parent_inode, name, flags=REF)
+        except FileNotFoundError:
+            absent = EntryAttributes()  # inode 0: the kernel remembers that there is none
+            absent.entry_timeout = self._cache.negative_timeout
+            return absent
+        return self._entry(attr)
+
+    async def _lookup_dots(self, inode: Inode, name: bytes) -> Attr:
+        """Lookup count: +1. Asked for when a file handle is opened (NFS, open_by_handle_at)."""
+        if name == b"..":
+            inode = await self._call(self._fs.parent, inode)
+        await self._wait(self._fs.ref, inode)
+        try:
+            return await self._call(self._fs.getattr, inode)
+        except BaseException:
+            self._fs.unref(inode)
+            raise
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        """Lookup count: as given in the list, downwards."""
+        for inode, count in inode_list:
+            self._seen.pop(inode, None)
+            self._written.discard(inode)
+            self._fs.unref(Inode(inode), count)
+
+    @operation
+    async def mknod(
+        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Lookup count of the new inode: 1."""
+        attr = await self._call(
+            self._fs.mknod, parent_inode, name, mode, rdev, flags=REF, **_who(ctx)
+        )
+        return self._entry(attr)
+
+    @operation
+    async def mkdir(
+        self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Lookup count of the new inode: 1."""
+        attr = await self._call(self._fs.mkdir, parent_inode, name, mode, flags=REF, **_who(ctx))
+        return self._entry(attr)
+
+    @operation
+    async def symlink(
+        self, parent_inode: int, name: bytes, target: bytes, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Lookup count of the new inode: 1."""
+        attr = await self._call(
+            self._fs.symlink, parent_inode, name, target, uid=ctx.uid, gid=ctx.gid, flags=REF
+        )
+        return self._entry(attr)
+
+    @operation
+    async def link(
+        self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Lookup count of the inode: +1."""
+        attr = await self._call(self._fs.link, inode, new_parent_inode, new_name, flags=REF)
+        return self._entry(attr)
+
+    @operation
+    async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+        """Lookup counts: no change; the inode lives until its count is 0."""
+        await self._call(self._fs.unlink, parent_inode, name)
+
+    @operation
+    async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+        """Lookup counts: no change."""
+        await self._call(self._fs.rmdir, parent_inode, name)
+
+    @operation
+    async def rename(
+        self,
+        parent_inode_old: int,
+        name_old: bytes,
+        parent_inode_new: int,
+        name_new: bytes,
+        flags: int,
+        ctx: RequestContext,
+    ) -> None:
+        """Lookup counts: no change; an inode replaced lives until its count is 0."""
+        how = _RENAME_FLAGS.get(flags)
+        if how is None:
+            raise FUSEError(errno.EINVAL)
+        await self._call(
+            self._fs.rename, parent_inode_old, name_old, parent_inode_new, name_new, flags=how
+        )
+
+    @operation
+    async def readlink(self, inode: int, ctx: RequestContext) -> bytes:
+        """Lookup counts: no change."""
+        return await self._call(self._fs.readlink, inode)
+
+    # -- attributes ----------------------------------------------------------------------------
+
+    @operation
+    async def getattr(self, inode: int, ctx: RequestContext) -> EntryAttributes:
+        """Lookup counts: no change."""
+        return self._entry(await self._call(self._fs.getattr, inode))
+
+    @operation
+    async def setattr(
+        self,
+        inode: int,
+        attr: EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: RequestContext,
+    ) -> EntryAttributes:
+        """Lookup counts: no change. All fields change together or not at all."""
+        new = await self._call(
+            self._fs.setattr,
+            inode,
+            mode=stat.S_IMODE(attr.st_mode) if fields.update_mode else None,
+            uid=attr.st_uid if fields.update_uid else None,
+            gid=attr.st_gid if fields.update_gid else None,
+            size=attr.st_size if fields.update_size else None,
+            atime_ns=attr.st_atime_ns if fields.update_atime else None,
+            mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
+            ctime_ns=attr.st_ctime_ns if fields.update_ctime else None,
+        )
+        return self._entry(new)
+
+    @operation
+    async def access(self, inode: int, mode: int, ctx: RequestContext) -> bool:
+        """Lookup counts: no change. The kernel decides by itself and does not ask."""
+        return True
+
+    @operation
+    async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
+        """Lookup counts: no change."""
+        found = await self._wait(self._fs.statfs)
+        data = pyfuse3.StatvfsData()
+        data.f_bsize = data.f_frsize = found.block_bytes
+        data.f_blocks, data.f_bfree = found.blocks, found.blocks_free
+        data.f_files, data.f_ffree = found.files, found.files_free
+        data.f_bavail, data.f_favail = found.blocks_free, found.files_free
+        data.f_namemax = found.name_max
+        return data
+
+    # -- files ---------------------------------------------------------------------------------
+
+    @operation
+    async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
+        """Lookup counts: no change. O_TRUNC arrives here and not as a setattr."""
+        if flags & os.O_TRUNC:
+            return self._opened(await self._call(self._fs.setattr, inode, size=0))
+        return self._opened(await self._call(self._fs.getattr, inode))
+
+    @operation
+    async def create(
+        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
+    ) -> tuple[FileInfo, EntryAttributes]:
+        """Lookup count of the new inode: 1."""
+        mode = stat.S_IFREG | stat.S_IMODE(mode)
+        attr = await self._call(self._fs.mknod, parent_inode, name, mode, flags=REF, **_who(ctx))
+        return self._opened(attr), self._entry(attr)
+
+    @operation
+    async def read(self, fh: int, off: int, size: int) -> bytes | memoryview:  # type: ignore[override]
+        """Lookup counts: no change. The reply is sent from the engine's cache where it can be."""
+        return await self._call(self._fs.read, fh, off, size)
+
+    @operation
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        """Lookup counts: no change. The kernel has placed an append at the end: it is the only way
+        in, so its idea of the end is the engine's."""
+        self._written.add(fh)
+        return await self._call(self._fs.write, fh, off, buf)
+
+    @operation
+    async def release(self, fh: int) -> None:
+        """Lookup counts: no change. The kernel's pages are those of this moment."""
+        if fh in self._written:
+            self._written.discard(fh)
+            self._seen[fh] = (await self._call(self._fs.getattr, fh)).version
+
+    @operation
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        """Lookup counts: no change. Always waits, so always on a worker thread."""
+        await self._wait(self._fs.fsync, fh, flags=DATASYNC if datasync else 0)
+
+    # -- directories ---------------------------------------------------------------------------
+
+    @operation
+    async def opendir(self, inode: int, ctx: RequestContext) -> int:
+        """Lookup counts: no change."""
+        return inode
+
+    @operation
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        """Lookup count of each inode that the reply takes: +1, but for "." and ".."."""
+        if start_id < _AFTER_DOTDOT and not await self._reply_dots(Inode(fh), start_id, token):
+            return
+        cookie = start_id if start_id > _AFTER_DOTDOT else 0
+        replied = False
+        try:
+            while entries := await self._call(
+                self._fs.readdir, fh, cookie, page_bytes=DIR_PAGE_BYTES, flags=PLUS | REF
+            ):
+                if not self._reply_page(entries, token):
+                    return
+                replied, cookie = True, entries[-1].cookie
+        except OSError:
+            # An error would take back entries whose references the kernel then never returns; it
+            # asks again from here, and gets the error.
+            if not replied:
+                raise
+
+    def _reply_page(self, entries: Sequence[Any], token: pyfuse3.ReaddirToken) -> bool:
+        """Returns False when the reply is full; what it did not take gives its reference back."""
+        for at, (name, attr, cookie) in enumerate(entries):
+            if not pyfuse3.readdir_reply(token, name, self._entry(attr), cookie):
+                for entry in entries[at:]:
+                    self._fs.unref(entry.attr.ino)
+                return False
+        return True
+
+    async def _reply_dots(self, inode: Inode, start: int, token: pyfuse3.ReaddirToken) -> bool:
+        dot = EntryAttributes()
+        dot.st_mode = stat.S_IFDIR
+        dot.st_ino = inode
+        if start < _AFTER_DOT and not pyfuse3.readdir_reply(token, b".", dot, _AFTER_DOT):
+            return False
+        dot.st_ino = await self._call(self._fs.parent, inode)
+        return pyfuse3.readdir_reply(token, b"..", dot, _AFTER_DOTDOT)
+
+    @operation
+    async def releasedir(self, fh: int) -> None:
+        """Lookup counts: no change."""
+
+    @operation
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:
+        """Lookup counts: no change."""
+        await self._wait(self._fs.fsync, fh, flags=DATASYNC if datasync else 0)
+
+    # -- extended attributes -------------------------------------------------------------------
+
+    @operation
+    async def getxattr(self, inode: int, name: bytes, ctx: RequestContext) -> bytes:
+        """Lookup counts: no change. One name is virtual: the state of the mount."""
+        if name == QUERY_XATTR:
+            return await self._wait(self._query)
+        return await self._call(self._fs.getxattr, inode, name)
+
+    @operation
+    async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
+        """Lookup counts: no change. pyfuse3 has checked XATTR_CREATE and XATTR_REPLACE; the kernel
+        holds the inode's lock meanwhile."""
+        if name.startswith(RESERVED_XATTRS):
+            raise FUSEError(errno.EPERM)
+        await self._call(self._fs.setxattr, inode, name, value)
+
+    @operation
+    async def listxattr(self, inode: int, ctx: RequestContext) -> Sequence[bytes]:
+        """Lookup counts: no change."""
+        return await self._call(self._fs.listxattr, inode)
+
+    @operation
+    async def removexattr(self, inode: int, name: bytes, ctx: RequestContext) -> None:
+        """Lookup counts: no change."""
+        if name.startswith(RESERVED_XATTRS):
+            raise FUSEError(errno.EPERM)
+        await self._call(self._fs.removexattr, inode, name)

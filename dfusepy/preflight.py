@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a mount is asked to be, and the checks that can be made before anything is opened."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from dfusepy import mounts
+
+CACHE_MODES = ("keep", "auto", "direct")
+
+# This process is the container's only writer and every change passes the kernel on its way, so what
+# the kernel remembers, absent names included, is right until the kernel itself drops it. A minute
+# makes the traffic of repeated look-ups vanish.
+TIMEOUT_S = 60.0
+
+
+class MountError(Exception):
+    """What was being done, why it failed, and what to do."""
+
+    def __init__(self, doing: str, why: str, todo: str = "") -> None:
+        super().__init__(f"{doing}: {why}")
+        self.doing, self.why, self.todo = doing, why, todo
+
+
+@dataclass
+class MountOptions:
+    """Everything that a mount may be told."""
+
+    label: str  # the pool's, for people
+    pool: Path  # its directory
+    container: str
+    mountpoint: str  # canonical
+    snapshot: str | None = None
+    read_only: bool = False
+    allow_other: bool = False
+    nonempty: bool = False
+    attr_timeout: float = TIMEOUT_S
+    entry_timeout: float = TIMEOUT_S
+    negative_timeout: float = TIMEOUT_S
+    cache: str = "keep"
+    arena_bytes: int = 0
+    dirty_bytes: int = 0
+    foreground: bool = False
+    debug: bool = False
+    log_file: Path | None = None
+    kernel_words: tuple[str, ...] = ()  # nosuid, noexec ...: passed on as they are
+
+    @property
+    def name(self) -> str:
+        at = f"@{self.snapshot}" if self.snapshot else ""
+        return f"{self.label}/{self.container}{at}"
+
+    @property
+    def doing(self) -> str:
+        return f"mounting {self.name} on {self.mountpoint}"
+
+    def fuse_words(self, read_only: bool) -> set[str]:
+        """The options that libfuse and the kernel get."""
+        words = {f"fsname={self.name}", "subtype=dfusepy", "default_permissions"}
+        words.add("ro" if read_only else "rw")
+        words |= {"allow_other"} if self.allow_other else set()
+        words |= {"debug"} if self.debug else set()
+        return words | set(self.kernel_words)
+
+
+def check(options: MountOptions) -> None:
+    """All that can be known before the pool is opened. Raises MountError; changes nothing."""
+    _check_device(options.doing)
+    _check_mountpoint(options)
+    if os.geteuid() != 0:
+        _check_user(options)
+    if not options.pool.is_dir():
+        raise MountError(
+            options.doing,
+            f"there is no pool in {options.pool}",
+            "`dfusepy pool list` shows the pools.",
+        )
+    check_holder(options)
+
+
+def check_holder(options: MountOptions) -> None:
+    """Refuses a pool that another mount of ours holds, and names that one."""
+    holder = mounts.mount_of_pool(options.pool)
+    if holder is not None:
+        raise MountError(
+            options.doing,
+            f"the pool is in use by the mount of {holder.name} on {holder.mountpoint} "
+            f"(process {holder.pid})",
+            f"One mount at a time has a pool: `dfusepy umount {holder.mountpoint}` frees it.",
+        )
+
+
+def _check_device(doing: str) -> None:
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        raise MountError(
+            doing,
+            "there is no /dev/fuse",
+            "Load the kernel module (`modprobe fuse`); give a container the device "
+            "(`--device /dev/fuse --cap-add SYS_ADMIN`).",
+        ) from None
+    except PermissionError:
+        raise MountError(
+            doing, "this user may not open /dev/fuse", "Ask the administrator, or mount as root."
+        ) from None
+    except OSError as err:
+        raise MountError(
+            doing,
+            f"/dev/fuse cannot be used: {err.strerror}",
+            "Is FUSE in this kernel (`modprobe fuse`)?",
+        ) from None
+
+
+def _check_mountpoint(options: MountOptions) -> None:
+    path, doing = options.mountpoint, options.doing
+    other = mounts.kernel_mount_at(path)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise MountError(doing, "the mount point does not exist", f"mkdir -p {path}") from None
+    except OSError as err:
+        if err.errno == errno.ENOTCONN or (other and other.ours):
+            raise MountError(
+                doing, "a dead mount is in the way", f"`dfusepy umount {path}` removes it."
+            ) from None
+        raise MountError(doing, f"the mount point cannot be used: {err.strerror}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise MountError(doing, "the mount point is not a directory")
+    if other is not None:
+        of = f"{other.source} ({other.fstype})"
+        raise MountError(
+            doing,
+            f"{of} is already mounted there",
+            f"`dfusepy umount {path}` unmounts it." if other.ours else "",
+        )
+    if not options.nonempty and os.access(path, os.R_OK) and any(os.scandir(path)):
+        raise MountError(
+            doing,
+            "the mount point is not empty, and its contents would be hidden",
+            "Choose an empty directory, or say --nonempty.",
+        )
+
+
+def _check_user(options: MountOptions) -> None:
+    """What only root may do without help."""
+    if not (shutil.which("fusermount3") or shutil.which("fusermount")):
+        raise MountError(
+            options.doing,
+            "fusermount3 is missing, and only root mounts without it",
+            "Install the package fuse3.",
+        )
+    if not os.access(options.mountpoint, os.W_OK):
+        raise MountError(
+            options.doing,
+            "the mount point is not writable for this user",
+            "FUSE lets users mount only on directories of their own.",
+        )
+    if options.allow_other and not _user_allow_other():
+        raise MountError(
+            options.doing,
+            "/etc/fuse.conf does not let users say allow_other",
+            "Add the line user_allow_other to it, or mount as root.",
+        )
+
+
+def _user_allow_other() -> bool:
+    try:
+        lines = Path("/etc/fuse.conf").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.strip() == "user_allow_other" for line in lines)
