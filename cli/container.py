@@ -161,7 +161,15 @@ PROPERTIES = {
     "created": (False, "when it was made"),
     "comment": (True, "a text of yours, shown by `container query`"),
 }
-PROPERTY_HELP = "\n".join(
+GET_PROP_HELP = """Show properties of a container: the named ones, or all.
+
+\b
+Example:
+  dfusepy container get-prop demo/data comment
+
+\b
+Properties:
+""" + "\n".join(
     f"  {name.ljust(8)} {text}{'' if settable else ' (read-only)'}"
     for name, (settable, text) in PROPERTIES.items()
 )
@@ -173,20 +181,7 @@ def get(cont: Any, name: str) -> str:
     return fixed[name] if name in fixed else cont.get_prop(name) or ""
 
 
-@container.command(
-    "get-prop",
-    context_settings=CONTEXT,
-    help=f"""Show properties of a container: the named ones, or all.
-
-    \b
-    Properties:
-    {PROPERTY_HELP}
-
-    \b
-    Example:
-      dfusepy container get-prop demo/data comment
-    """,
-)
+@container.command("get-prop", context_settings=CONTEXT, help=GET_PROP_HELP)
 @container_argument
 @click.argument("names", nargs=-1, type=click.Choice(list(PROPERTIES)), metavar="[NAME]...")
 @json_option

@@ -86,9 +86,9 @@ def engine_errors(pool: pools.Pool, doing: str) -> Iterator[None]:
 @contextmanager
 def open_pool(name: str, doing: str, read_only: bool = False) -> Iterator[Any]:
     """An open engine.Pool; all errors of the engine inside the block become CliErrors."""
-    from dfusepy import engine
-
     found = find_pool(name, doing)
+    from dfusepy import engine  # only for a pool that is there: it costs start-up time
+
     with (
         engine_errors(found, doing),
         engine.Pool.open(found.path, arena=ARENA_BYTES, read_only=read_only) as pool,
