@@ -41,18 +41,21 @@ struct key {
 
 /* The prefix of one object in one table; len = KEY_OBJ_BYTES. */
 void key_obj(struct key *k, enum key_table table, uint32_t cont, struct obj_id oid);
-/* -ENAMETOOLONG where it does not fit; -EINVAL for an empty dkey. */
+/* -ENAMETOOLONG where it, or its side key, does not fit (so that a snapshot can keep whatever was
+ * accepted); -EINVAL for an empty dkey. */
 int key_kv(struct key *k, uint32_t cont, struct obj_id oid, const struct obj_key *ok);
 /* The first key after all those of this dkey (for punch and scan bounds). */
 int key_kv_dkey_end(struct key *k, uint32_t cont, struct obj_id oid, const void *dkey,
                     uint16_t dkey_len);
 void key_ext(struct key *k, uint32_t cont, struct obj_id oid, uint64_t off_blk);
-/* The side key of a KV or EXT key that dies at `death`. */
+/* The side key of a KV or EXT key that dies at `death`. Never fails for what key_kv or key_ext made;
+ * -EUCLEAN for other keys. */
 int key_side(struct key *k, const struct key *live, uint64_t death);
 /* Pool tables; name may be NULL. */
 int key_pool(struct key *k, enum key_table table, const void *name, size_t len);
 void key_u32(struct key *k, enum key_table table, uint32_t v);
 void key_u32_u64(struct key *k, enum key_table table, uint32_t a, uint64_t b);
+void key_u64(struct key *k, enum key_table table, uint64_t v);
 
 /* Decoding, for what comes from the index: -EUCLEAN where it is not of that form. dkey and akey are
  * unescaped into scratch (DFE_KEY_BYTES). */
