@@ -15,7 +15,7 @@ import click
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?B)?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?B)?\s*", re.IGNORECASE | re.ASCII)
 
 
 class CliError(click.ClickException):
