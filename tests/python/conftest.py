@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the Python tests: a data directory of the test's own, and the program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+Run = Callable[..., Result]
+
+HOLD = """
+import sys
+from dfusepy import engine
+with engine.Pool.open(sys.argv[1], arena=64 << 20):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data directory of the test's own."""
+    monkeypatch.setenv("DFUSEPY_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def run(home: Path) -> Run:
+    """run(*arguments, status=0, input=None): the program's result, its exit status checked."""
+    from dfusepy_cli.main import cli
+
+    def call(*arguments: str | os.PathLike[str], status: int = 0, **kwargs: str) -> Result:
+        words = [os.fspath(word) for word in arguments]
+        result = CliRunner().invoke(cli, words, prog_name="dfusepy", **kwargs)  # type: ignore[arg-type]
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == status, result.output
+        return result
+
+    return call
+
+
+@pytest.fixture
+def pool(run: Run, home: Path) -> Path:
+    """A small pool with the label `demo`; its directory."""
+    run("pool", "create", "demo", "--size", "64M")
+    return home / "pools" / "demo"
+
+
+@pytest.fixture
+def held(pool: Path) -> Iterator[Path]:
+    """The pool, held open by another process."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(pool)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        yield pool
+        holder.stdin.close()
