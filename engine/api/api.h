@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the handles of the public API hold. A handle holds everything its calls need: there are no
+ * globals, so that another transport can stand behind the same functions.
+ *
+ * Locks: dfe_pool.lock guards the lists and counts of open handles; it is taken first and never
+ * held across a call to a lower layer. dfe_pool.array_lock orders array writes (see object.c); it
+ * is held across I/O and nothing else is taken under it.
+ *
+ * A parent outlives its children: closing it while any is open is -EBUSY and changes nothing.
+ */
+#ifndef DFE_API_API_H
+#define DFE_API_API_H
+
+#include <dfe.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/list.h"
+#include "base/log.h"
+#include "buf/buf.h"
+#include "cache/cache.h"
+#include "ns/ns.h"
+#include "obj/obj.h"
+
+struct dfe_pool {
+    struct buf_arena *arena;
+    struct obj_pool *obj;
+    struct cache *cache;
+    pthread_mutex_t lock;
+    pthread_rwlock_t array_lock;
+    unsigned conts;      /* open containers */
+    struct list fs_list; /* open file systems (dfe_fs.link) */
+};
+
+struct dfe_cont {
+    struct dfe_pool *pool;
+    struct obj_cont *obj;
+    uint32_t number;
+    char snapshot[64]; /* "" is the newest state */
+    unsigned users;    /* transactions and the file system opened through it; under pool->lock */
+};
+
+struct dfe_fs {
+    struct dfe_cont *cont;
+    struct ns *ns;
+    struct list link;
+    atomic_ulong pins; /* memory lent, and checks that walk this file system */
+};
+
+/* Copies an option struct that begins with its size; fields the caller does not know stay 0. */
+int api_opts(void *dst, size_t dst_bytes, const void *src);
+void api_uuid_text(const uint8_t uuid[16], char text[40]);
+/* Bound of the arena where none is given, bytes. */
+uint64_t api_arena_default(void);
+
+/* The open file system of a container's state, pinned (see dfe_fs.pins), or NULL. */
+struct dfe_fs *api_fs_find(struct dfe_cont *cont);
+
+/* Counts of what is open through a container. */
+void api_cont_use(struct dfe_cont *cont);
+void api_cont_unuse(struct dfe_cont *cont);
+
+#endif
