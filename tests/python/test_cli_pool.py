@@ -195,7 +195,7 @@ def test_missing_device(run: Run, home: Path, tmp_path: Path) -> None:
     assert tree(home) == ["pools"]
 
 
-# -- pools that cannot be opened, or only read -------------------------------------------------------
+# -- pools that cannot be opened, or only read -----------------------------------------------------
 
 
 def test_open_elsewhere(run: Run, held: Path) -> None:
