@@ -15,7 +15,11 @@
  *    took it, on the thread that polls; the order of completions is free;
  *  - res is 0 or a negative errno, never short: the layer continues partial transfers;
  *  - a FLUSH makes every write that had *completed* on the device, through whichever queue, durable;
- *  - off, len and buf are multiples of info.align_bytes; anything else is refused with -EINVAL;
+ *  - off, len and buf are multiples of info.align_bytes (FLUSH has none of them), len is not 0 and
+ *    the range lies on the device; anything else is refused with -EINVAL;
+ *  - DISCARD is advice: what a later read of that range finds, the old bytes or zeros, is undefined;
+ *  - done may submit to the queue that calls it (a place is free), but must not poll it; a small
+ *    request may start only at the next poll;
  *  - nothing is allocated between submit and completion.
  */
 #ifndef DFE_QUEUE_QUEUE_H
@@ -36,23 +40,24 @@ enum queue_op { QUEUE_READ, QUEUE_WRITE, QUEUE_FLUSH, QUEUE_DISCARD };
 /* Owned by the caller; belongs to the queue from submit until done is called. */
 struct queue_req {
     enum queue_op op;
-    int res;       /* out: 0 or negative errno */
+    int res;       /* out: 0 or negative errno; positive while the request is with the queue */
     uint64_t off;  /* bytes */
     void *buf;     /* READ, WRITE */
     size_t len;    /* bytes; READ, WRITE, DISCARD */
     void (*done)(struct queue_req *req);
     void *arg;     /* the caller's */
     struct list link; /* the caller's before submit, the queue's until done */
-    uint64_t priv[2]; /* the backend's */
+    uint64_t priv[2]; /* the layer's */
 };
 
 struct queue_dev_opts {
     size_t size;             /* sizeof(struct queue_dev_opts) */
     bool read_only;
-    bool create;             /* file: create it (O_EXCL); mem: make it */
+    bool create;             /* file: create it (O_EXCL); mem: make it; -EEXIST if it is there */
     bool no_direct;          /* file: do not try O_DIRECT */
     bool no_uring;           /* file: threads even where io_uring works (tests) */
-    uint64_t create_bytes;   /* with create: its size, allocated, -ENOSPC where it cannot be */
+    uint64_t create_bytes;   /* with create: its size, allocated, -ENOSPC where it cannot be, which
+                              * leaves nothing; a multiple of 4096. null: the size it pretends */
     struct buf_arena *arena; /* buffers to register, may be NULL; an optimisation that may fail */
 };
 
@@ -60,11 +65,13 @@ struct queue_dev_info {
     char backend[16];     /* "uring", "threads", "mem", "null", ... */
     bool direct;          /* bypasses the page cache */
     bool registered;      /* the arena is registered with the kernel */
-    uint32_t align_bytes; /* of off, len and buf */
-    uint64_t size_bytes;
+    uint32_t align_bytes; /* of off, len and buf: 4096 */
+    uint32_t depth;       /* requests that one queue takes before -EAGAIN */
+    uint64_t size_bytes;  /* whole blocks of align_bytes */
 };
 
-/* The device is locked against other processes (flock, and O_EXCL for block devices): -EBUSY. */
+/* The device is locked against other opens (flock, and O_EXCL for block devices): -EBUSY; read-only
+ * opens share it. Every error has its reason in base_last_error. opts may be NULL. */
 int queue_dev_open(const char *uri, const struct queue_dev_opts *opts, struct queue_dev **out);
 /* Every borrowed queue must have been returned. */
 void queue_dev_close(struct queue_dev *dev);
@@ -83,7 +90,7 @@ int queue_poll(struct queue *q, unsigned min);
 unsigned queue_in_flight(const struct queue *q);
 
 /* Submits n requests and waits for all; their done may be NULL. Returns the first error, 0 if none;
- * each req.res tells its own. */
+ * each req.res tells its own (a refused one's done is not called). */
 int queue_run(struct queue *q, struct queue_req *reqs, unsigned n);
 
 /* Borrow, one request, return. */
