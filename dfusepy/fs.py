@@ -2,7 +2,7 @@
 """The mount's operations: translate a request, call the engine, translate the answer.
 
 A call first runs on trio's thread from the engine's memory (NOWAIT); one that would wait is
-repeated on a worker thread. So nothing here blocks the loop, and most requests never change threads.
+repeated on a worker thread. So nothing blocks the loop, and most requests never change threads.
 
 A file handle is the inode's number: the kernel keeps the inode referenced while it is open, so
 there is no table of handles to keep or leak. The kernel checks permissions (default_permissions)

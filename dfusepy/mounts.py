@@ -222,8 +222,8 @@ def _fusermount(mountpoint: str, lazy: bool) -> None:
 
 
 def users_of(mountpoint: str) -> list[str]:
-    """Processes that use a mount ("PID name"), as far as this user may see them. Reads only links in
-    /proc, so that a hanging mount does not hang the caller."""
+    """Processes that use a mount ("PID name"), as far as this user may see them. Reads only
+    links in /proc: a hanging mount cannot hang the caller."""
     inside = mountpoint.rstrip("/") + "/"
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):

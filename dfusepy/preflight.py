@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ class MountOptions:
 
     def fuse_words(self, read_only: bool) -> set[str]:
         """The options that libfuse and the kernel get."""
-        words = {f"fsname={self.name}", "subtype=dfusepy", "default_permissions"}
+        source = re.sub(r"[^A-Za-z0-9_./@-]", "_", self.name)  # libfuse takes commas apart
+        words = {f"fsname={source}", "subtype=dfusepy", "default_permissions"}
         words.add("ro" if read_only else "rw")
         words |= {"allow_other"} if self.allow_other else set()
         words |= {"debug"} if self.debug else set()

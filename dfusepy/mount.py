@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mount process: opens the engine, mounts, serves until it is unmounted, then flushes.
+
+One nursery owns all that runs here. See background.py for how the process is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from dfusepy import mounts, pools
+from dfusepy.preflight import MountError, MountOptions, check_holder
+
+if TYPE_CHECKING:
+    from dfusepy.engine import Container, FileSystem, Pool
+
+log = logging.getLogger("dfusepy.mount")
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+READAHEAD_KIB = 1024  # the kernel's 128 would cut sequential reads into small requests
+ANSWER_S = 60.0  # a mount that does not answer a stat by then is broken
+WRITEBACK_S = 60.0  # for dirty mmap pages in the kernel, when a signal ends a busy mount
+
+# What to do about an error of the engine at open; its own text says why.
+TODO = {
+    errno.EPROTONOSUPPORT: "It was made by a newer dfusepy: install that one.",
+    errno.EMEDIUMTYPE: "A pool's directory and its device belong together: give it back its own.",
+    errno.ESTALE: "The index is an old copy. Bring back the directory that was last in use.",
+    errno.EUCLEAN: "Nothing was changed. `dfusepy pool query` says more.",
+    errno.EACCES: "Mount it as the owner of the pool.",
+    errno.EPERM: "Mount it as the owner of the pool.",
+    errno.ENODATA: "The container was made without a file system.",
+}
+
+
+# -- the engine --------------------------------------------------------------------------------
+
+
+class Engine:
+    """The pool, the container and the file system of one mount, opened and closed together."""
+
+    pool: Pool
+    container: Container
+    filesystem: FileSystem
+
+    def __init__(self, options: MountOptions) -> None:
+        from dfusepy import engine
+
+        self._options = options
+        with self._errors(f"opening pool {options.label}"):
+            self.pool = engine.Pool.open(
+                options.pool,
+                arena=options.arena_bytes,
+                dirty=options.dirty_bytes,
+                read_only=options.read_only,
+            )
+        try:
+            self._open_container()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.pool.close()
+            raise
+
+    def _open_container(self) -> None:
+        options = self._options
+        pool = options.pool if pools.is_path(options.label) else options.label
+        try:
+            self.container = self.pool.container(options.container, options.snapshot)
+        except FileNotFoundError:
+            labels = [info.label for info in self.pool.containers()]
+            if options.snapshot and options.container in labels:
+                why, verb = f"there is no snapshot '{options.snapshot}'", "snapshot list"
+                todo = f"`dfusepy container {verb} {pool}/{options.container}` shows them."
+            else:
+                why = f"the pool has no container '{options.container}'"
+                todo = (
+                    f"It has: {', '.join(labels[:8])}"
+                    if labels
+                    else (f"`dfusepy container create {pool}/{options.container}` makes it.")
+                )
+            raise MountError(options.doing, why, todo) from None
+        except OSError as err:
+            raise self._error(f"opening container {options.container}", err) from err
+        with self._errors(f"opening the file system of {options.name}"):
+            self.filesystem = self.container.filesystem()
+
+    @contextlib.contextmanager
+    def _errors(self, step: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as err:
+            raise self._error(step, err) from err
+
+    def _error(self, step: str, err: OSError) -> MountError:
+        if err.errno == errno.EBUSY:
+            check_holder(self._options)  # raises, where one of our mounts has it
+            return MountError(
+                self._options.doing,
+                "the pool is in use by another process",
+                "Try again when that one is done.",
+            )
+        why = f"{step}: {err.strerror or err}"
+        return MountError(self._options.doing, why, TODO.get(err.errno or 0, ""))
+
+    @property
+    def damage(self) -> str:
+        return self.pool.query().damage
+
+    @property
+    def read_only(self) -> bool:
+        options = self._options
+        return options.read_only or options.snapshot is not None or self.pool.query().read_only
+
+    def query(self) -> bytes:
+        """The answer to `fs query`, as JSON."""
+        options = self._options
+        space = self.filesystem.statfs()
+        answer = {
+            "mount": {
+                "name": options.name,
+                "mountpoint": options.mountpoint,
+                "pid": os.getpid(),
+                "read_only": self.read_only,
+                "cache": options.cache,
+                "attr_timeout": options.attr_timeout,
+                "entry_timeout": options.entry_timeout,
+                "negative_timeout": options.negative_timeout,
+            },
+            "pool": {"path": str(options.pool), **self.pool.query().as_dict()},
+            "container": self.container.query().as_dict(),
+            "fs": {**self.filesystem.query().as_dict(), **space.as_dict()},
+        }
+        return json.dumps(answer).encode()
+
+    def close(self) -> list[str]:
+        """Flushes and closes everything, whatever fails; returns the failures."""
+        failures = []
+        for what, handle in (
+            ("flushing the file system", self.filesystem),
+            ("closing the container", self.container),
+            ("closing the pool", self.pool),
+        ):
+            try:
+                handle.close()
+            except OSError as err:
+                failures.append(f"{what}: {err.strerror or err}")
+        return failures
+
+
+# -- serving -----------------------------------------------------------------------------------
+
+
+class Announcer:
+    """Tells whoever started the mount how that went, once."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell: Callable[[str], None] | None = tell
+
+    def __call__(self, warning: str) -> None:
+        if self._tell is not None:
+            self._tell(warning)
+            self._tell = None
+
+
+class Service:
+    """One mount from the kernel's mount to its end."""
+
+    def __init__(self, options: MountOptions, engine: Engine, announce: Announcer) -> None:
+        self._options = options
+        self._engine = engine
+        self._announce = announce
+        self._record: Path | None = None
+
+    def run(self) -> None:
+        """Mounts, serves, unmounts. Raises MountError where it could not be mounted."""
+        import pyfuse3
+        import trio
+
+        from dfusepy.fs import CacheOptions, Operations
+
+        options = self._options
+        cache = CacheOptions(
+            options.attr_timeout, options.entry_timeout, options.negative_timeout, options.cache
+        )
+        operations = Operations(self._engine.filesystem, cache, self._engine.query)
+        with _held_signals():
+            with _said_on_stderr() as said:
+                try:
+                    words = options.fuse_words(self._engine.read_only)
+                    pyfuse3.init(operations, options.mountpoint, words)
+                except RuntimeError:
+                    raise MountError(options.doing, said() or "the kernel refused") from None
+            try:
+                gc.collect()
+                gc.freeze()  # what lives now lives on: no collection needs to look at it
+                trio.run(self._main, restrict_keyboard_interrupt_to_checkpoints=True)
+            finally:
+                pyfuse3.close()
+
+    async def _main(self) -> None:
+        import pyfuse3
+        import trio
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_on_signal)
+            nursery.start_soon(self._answer)
+            await pyfuse3.main()
+            nursery.cancel_scope.cancel()
+
+    async def _answer(self) -> None:
+        """Announces the mount when the kernel has got an answer from it."""
+        import trio
+
+        mountpoint = self._options.mountpoint
+        with trio.move_on_after(ANSWER_S) as waiting:
+            await trio.to_thread.run_sync(os.stat, mountpoint, abandon_on_cancel=True)
+        if waiting.cancelled_caught:
+            raise MountError(self._options.doing, f"no answer to a stat in {ANSWER_S:.0f} s")
+        self._raise_readahead()
+        self._record = mounts.register(self._describe())
+        damage = self._engine.damage
+        if damage:
+            log.error("pool %s is damaged: %s", self._options.label, damage)
+        log.info("mounted %s on %s", self._options.name, mountpoint)
+        self._announce(f"the pool is damaged and mounted read-only: {damage}" if damage else "")
+
+    def _describe(self) -> mounts.MountRecord:
+        options = self._options
+        return mounts.MountRecord(
+            pool=os.path.realpath(options.pool),
+            label=options.label,
+            container=options.container,
+            snapshot=options.snapshot,
+            mountpoint=options.mountpoint,
+            read_only=self._engine.read_only,
+            pid=os.getpid(),
+            started=mounts.process_started(os.getpid()) or "",
+            log=str(options.log_file) if options.log_file else None,
+        )
+
+    def _raise_readahead(self) -> None:
+        """Root may; others keep the kernel's default."""
+        mount = mounts.kernel_mount_at(self._options.mountpoint)
+        if mount is not None:
+            with contextlib.suppress(OSError):
+                path = Path(f"/sys/class/bdi/{mount.device}/read_ahead_kb")
+                path.write_text(str(READAHEAD_KIB))
+
+    async def _end_on_signal(self) -> None:
+        """The first signal unmounts; further ones change nothing, so that the flush is whole."""
+        import trio
+
+        with trio.open_signal_receiver(*ENDING) as signals:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+            async with trio.open_nursery() as nursery:
+                ending = False
+                async for number in signals:
+                    log.info(
+                        "%s: %s",
+                        signal.Signals(number).name,
+                        "already unmounting" if ending else "unmounting",
+                    )
+                    if not ending:
+                        ending = True
+                        nursery.start_soon(self._unmount)
+
+    async def _unmount(self) -> None:
+        """Takes the mount away while requests are still answered: the kernel may have pages to
+        write back. The loop ends with the mount, or here where programs still use it."""
+        import pyfuse3
+        import trio
+
+        mountpoint = self._options.mountpoint
+        try:
+            await trio.to_thread.run_sync(mounts.kernel_unmount, mountpoint)
+        except OSError as err:
+            log.warning(
+                "unmounting a mount in use (%s): %s",
+                err.strerror,
+                ", ".join(mounts.users_of(mountpoint)) or "users unknown",
+            )
+            with trio.move_on_after(WRITEBACK_S):
+                await trio.to_thread.run_sync(_syncfs, mountpoint, abandon_on_cancel=True)
+            pyfuse3.terminate()
+
+    def finish(self, failure: str) -> None:
+        """Removes the record, leaving a failure beside it."""
+        if self._record is not None:
+            with contextlib.suppress(OSError):
+                mounts.unregister(self._record, failure)
+
+
+def serve(options: MountOptions, announce: Announcer) -> None:
+    """Opens, mounts, serves and flushes. Raises MountError where one of them failed; whatever
+    happens in between, what was accepted is flushed."""
+    engine = Engine(options)
+    service = Service(options, engine, announce)
+    trouble: BaseException | None = None
+    try:
+        service.run()
+    except BaseException as err:
+        trouble = _unwrap(err)
+        if not isinstance(trouble, MountError):
+            log.exception("the mount ended by an error")
+    started = time.monotonic()
+    failures = engine.close()
+    for failure in failures:
+        log.error("%s", failure)
+    log.info("flushed and closed %s in %.1f s", options.name, time.monotonic() - started)
+    service.finish("; ".join(failures))
+    if failures:
+        raise MountError(
+            f"unmounting {options.name}",
+            "; ".join(failures),
+            "Data since the last successful fsync may be lost; see the log.",
+        )
+    if trouble is not None:
+        raise trouble
+
+
+def _unwrap(err: BaseException) -> BaseException:
+    """The MountError inside a nursery's exception group."""
+    while isinstance(err, BaseExceptionGroup) and len(err.exceptions) == 1:
+        err = err.exceptions[0]
+    return err
+
+
+@contextlib.contextmanager
+def _held_signals() -> Iterator[None]:
+    """Signals that come before the loop listens wait for it; those after it, while the engine
+    flushes, are ignored."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    yield
+
+
+class _said_on_stderr:
+    """Collects what libfuse prints inside the block; it has no other way to say why it failed."""
+
+    def __enter__(self) -> Callable[[], str]:
+        sys.stderr.flush()
+        self._said = os.memfd_create("said")
+        self._kept = os.dup(2)
+        os.dup2(self._said, 2)
+        return self._text
+
+    def _text(self) -> str:
+        text = os.pread(self._said, 4096, 0).decode(errors="replace")
+        return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.dup2(self._kept, 2)
+        os.close(self._kept)
+        os.close(self._said)
+
+
+def _syncfs(mountpoint: str) -> None:
+    """As os.sync, for one file system; the interpreter lock is free meanwhile."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if libc.syncfs(fd) != 0:
+            log.error("writing back the kernel's pages: %s", os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(fd)
