@@ -10,7 +10,10 @@ import atexit
 import errno
 import logging
 import os
+import sys
 import threading
+import time
+import warnings
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -78,6 +81,16 @@ def record(cls: type[T], struct: Any) -> T:
 
 # -- handles -----------------------------------------------------------------------------------
 
+CLOSE_WAIT_S = 30.0
+
+
+def _own_references() -> int:
+    value = object()
+    return sys.getrefcount(value)
+
+
+_OWN_REFERENCES = _own_references()  # what getrefcount says of an object that one local holds
+
 
 class Handle:
     """An engine handle: a context manager, closed with what was opened through it.
@@ -85,8 +98,8 @@ class Handle:
     `_h` holds the C handle and exists while the handle is open. A missing attribute costs a look-up
     only when it is missing, so that calls on open handles pay nothing for the check.
 
-    Any thread may use a handle. Closing one while another thread is inside one of its calls is the
-    caller's mistake, as closing a file descriptor under a reader is.
+    Any thread may use a handle. A call in flight holds a reference to the object in `_h`: `close`
+    waits until its own is the last, so that no call ever meets freed memory.
     """
 
     _what: ClassVar[str]
@@ -115,14 +128,22 @@ class Handle:
         return "_h" not in self.__dict__
 
     def close(self) -> None:
-        """Closes what was opened through it, then itself. Closing twice is harmless. Raises OSError
-        EBUSY, and stays open, while pinned memory is in use; any other error is reported after the
-        handle has been closed."""
+        """Closes what was opened through it, then itself. Closing twice is harmless.
+
+        Waits for the calls of other threads. Raises OSError EBUSY, and stays open, while pinned
+        memory is in use or where a call does not end; any other error is reported after the handle
+        has been closed."""
         for child in tuple(self._children):
             child.close()
         handle = self.__dict__.pop("_h", None)
         if handle is None:
             return
+        deadline = time.monotonic() + CLOSE_WAIT_S
+        while sys.getrefcount(handle) > _OWN_REFERENCES:
+            if time.monotonic() > deadline:
+                self._h = handle
+                raise OSError(errno.EBUSY, f"a call of the {self._what} is still running")
+            time.sleep(0.001)
         result = self._close(handle)
         if result == -errno.EBUSY:
             self._h = handle
@@ -133,6 +154,11 @@ class Handle:
 
     def _close(self, handle: Any) -> int:
         raise NotImplementedError
+
+    def __del__(self) -> None:
+        if "_h" in self.__dict__ and self._parent is None:
+            warnings.warn(f"unclosed {self._what}", ResourceWarning, source=self, stacklevel=2)
+            self.close()
 
     def __enter__(self) -> Self:
         self._h  # noqa: B018  a closed handle raises here
@@ -162,12 +188,13 @@ def _close_all() -> None:
 
 def _forget_in_child() -> None:
     """A forked child has the parent's handles but not its threads: it must never use the device."""
-    global _log_running
+    global _log_lock, _log_running
     for handle in tuple(_live):
         handle._forked = True
         handle.__dict__.pop("_h", None)
     _live.clear()
-    _log_running = False
+    _log_running = False  # the reader thread is the parent's
+    _log_lock = threading.Lock()
 
 
 atexit.register(_close_all)

@@ -291,7 +291,10 @@ class FileSystem(Handle):
         view = self._pin(ino, off, size, flags)
         if len(view) in (0, size):
             return view
-        del view  # it ended with its slot, or with the file
+        # It ended with the file, where nothing follows, or with its slot.
+        if not self._pin(ino, off + len(view), 1, flags):
+            return view
+        del view
         large = alloc(size)
         n = check(lib.dfe_fs_read(self._h, ino, off, large, size, flags))
         return memoryview(ffi.buffer(large, n)).toreadonly()
@@ -313,8 +316,9 @@ class FileSystem(Handle):
             return memoryview(b"")
 
         def unpin(_ptr: Any) -> None:
-            if not self.closed:
-                lib.dfe_fs_unpin(self._h, pin)
+            handle = self.__dict__.get("_h")
+            if handle is not None:  # else the process was forked, and the pin is the parent's
+                lib.dfe_fs_unpin(handle, pin)
 
         # The memoryview keeps the pointer alive, and the pointer's end is the pin's end.
         owner = ffi.gc(ffi.cast("char *", pin.ptr), unpin, pin.len)
