@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measures the engine alone, through dfe.h. One JSON object a line:
+ *   {"name": ..., "value": ..., "unit": ..., "peer": ...}   (peer only where it was measured here)
+ *
+ * Usage: bench_engine FOLDER FILES NAME...   everything it writes is below FOLDER.
+ * `dfusepy bench` runs it, adds the peers that are other programs, and removes the folder.
+ */
+#include <dfe.h>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ROOT = 1, BLOCK = 4096, MIB = 1 << 20, DIR_FILES = 10000 };
+
+static const char *folder;
+static uint64_t files;
+static char pool_path[4096];
+
+/* A benchmark has nobody to return an error to. */
+static long long must(long long result, const char *what)
+{
+    if (result < 0) {
+        fprintf(stderr, "bench_engine: %s: %s (%s)\n", what, strerror((int)-result), dfe_errmsg());
+        exit(1);
+    }
+    return result;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void report(const char *name, double value, const char *unit)
+{
+    printf("{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"}\n", name, value, unit);
+    fflush(stdout);
+}
+
+static void report_peer(const char *name, double value, const char *unit, double peer)
+{
+    printf("{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"peer\": %.6g}\n", name, value,
+           unit, peer);
+    fflush(stdout);
+}
+
+/* -- a pool, a container and its file system --------------------------------------------------- */
+
+struct bench {
+    struct dfe_pool *pool;
+    struct dfe_cont *cont;
+    struct dfe_fs *fs;
+};
+
+static const struct dfe_cred cred = {0, 0, 0};
+
+static void bench_open(struct bench *b)
+{
+    struct dfe_pool_open_opts opts = {.size = sizeof(opts), .path = pool_path};
+
+    must(dfe_pool_open(&opts, &b->pool), "open pool");
+    must(dfe_cont_open(b->pool, "bench", NULL, &b->cont), "open container");
+    must(dfe_fs_open(b->cont, &b->fs), "open file system");
+}
+
+static void bench_create(struct bench *b, const char *name, const char *device, uint64_t size)
+{
+    struct dfe_pool_create_opts opts = {
+        .size = sizeof(opts), .path = pool_path, .label = "bench", .device = device};
+    struct dfe_pool_open_opts open_opts = {.size = sizeof(open_opts), .path = pool_path};
+
+    snprintf(pool_path, sizeof(pool_path), "%s/%s", folder, name);
+    opts.size_bytes = size;
+    must(dfe_pool_create(&opts), "create pool");
+    must(dfe_pool_open(&open_opts, &b->pool), "open pool");
+    must(dfe_cont_create(b->pool, "bench", 1, &cred, 0755), "create container");
+    must(dfe_cont_open(b->pool, "bench", NULL, &b->cont), "open container");
+    must(dfe_fs_open(b->cont, &b->fs), "open file system");
+}
+
+static void bench_close(struct bench *b)
+{
+    must(dfe_fs_close(b->fs), "close file system");
+    must(dfe_cont_close(b->cont), "close container");
+    must(dfe_pool_close(b->pool), "close pool");
+}
+
+static void bench_destroy(struct bench *b)
+{
+    bench_close(b);
+    must(dfe_pool_destroy(pool_path, 1), "destroy pool");
+}
+
+static uint64_t make(struct bench *b, uint64_t dir, const char *name, uint32_t mode)
+{
+    struct dfe_attr attr;
+
+    if (S_ISDIR(mode))
+        must(dfe_fs_mkdir(b->fs, dir, name, strlen(name), mode, &cred, 0, &attr), "mkdir");
+    else
+        must(dfe_fs_mknod(b->fs, dir, name, strlen(name), mode, 0, &cred, 0, &attr), "mknod");
+    return attr.ino;
+}
+
+/* Files in folders of 10,000. Names like those of programs, so that entries have a usual size. */
+static void make_files(struct bench *b, uint64_t count, const char *prefix)
+{
+    uint64_t dir = 0;
+    char name[64];
+
+    for (uint64_t i = 0; i < count; i++) {
+        if (i % DIR_FILES == 0) {
+            snprintf(name, sizeof(name), "%s-%llu", prefix, (unsigned long long)i);
+            dir = make(b, ROOT, name, S_IFDIR | 0755);
+        }
+        snprintf(name, sizeof(name), "file-%08llu.dat", (unsigned long long)i);
+        make(b, dir, name, S_IFREG | 0644);
+    }
+}
+
+/* -- 4 KiB and fsync, beside the file system below --------------------------------------------- */
+
+static int compare_u64(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median_us(uint64_t *ns, size_t n)
+{
+    qsort(ns, n, sizeof(*ns), compare_u64);
+    return (double)ns[n / 2] / 1000;
+}
+
+enum { SYNCS = 1000, ROUND = 100, SPAN_BLOCKS = 4096 };
+
+struct sync_run {
+    uint64_t ours[SYNCS], peer[SYNCS];
+};
+
+static uint64_t spot(unsigned i, int append)
+{
+    return append ? (uint64_t)i * BLOCK : (uint64_t)(i * 2654435761u % SPAN_BLOCKS) * BLOCK;
+}
+
+/* Rounds of ours and of the peer's alternate, so that both meet the same disk. */
+static void sync_rounds(struct bench *b, uint64_t ino, int fd, int append, struct sync_run *run)
+{
+    static char block[BLOCK];
+    uint64_t at;
+
+    for (unsigned start = 0; start < SYNCS; start += ROUND) {
+        for (unsigned i = start; i < start + ROUND; i++) {
+            uint64_t begin = now_ns();
+            memset(block, (int)i, sizeof(block));
+            must(dfe_fs_write(b->fs, ino, spot(i, append), block, BLOCK, 0, &at), "write");
+            must(dfe_fs_fsync(b->fs, ino, 0), "fsync");
+            run->ours[i] = now_ns() - begin;
+        }
+        for (unsigned i = start; i < start + ROUND; i++) {
+            uint64_t begin = now_ns();
+            memset(block, (int)i, sizeof(block));
+            if (pwrite(fd, block, BLOCK, (off_t)spot(i, append)) != BLOCK || fsync(fd) != 0)
+                must(-1, "the peer's write and fsync");
+            run->peer[i] = now_ns() - begin;
+        }
+    }
+}
+
+static void fill(struct bench *b, uint64_t ino, int fd)
+{
+    static char chunk[MIB];
+    uint64_t at;
+
+    memset(chunk, 0x5a, sizeof(chunk));
+    for (uint64_t off = 0; off < (uint64_t)SPAN_BLOCKS * BLOCK; off += MIB) {
+        must(dfe_fs_write(b->fs, ino, off, chunk, MIB, 0, &at), "write");
+        if (pwrite(fd, chunk, MIB, (off_t)off) != MIB)
+            must(-1, "the peer's write");
+    }
+    must(dfe_fs_fsync(b->fs, ino, 0), "fsync");
+    fsync(fd);
+}
+
+static void bench_fsync(void)
+{
+    static struct sync_run run;
+    struct bench b;
+    char path[4096];
+
+    bench_create(&b, "fsync", NULL, 256ull << 20);
+    for (int append = 0; append < 2; append++) {
+        uint64_t ino = make(&b, ROOT, append ? "append" : "overwrite", S_IFREG | 0644);
+        int fd;
+        snprintf(path, sizeof(path), "%s/peer-%d", folder, append);
+        fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        if (fd < 0)
+            must(-1, "the peer's file");
+        if (!append)
+            fill(&b, ino, fd);
+        sync_rounds(&b, ino, fd, append, &run);
+        report_peer(append ? "fsync_append" : "fsync_overwrite", median_us(run.ours, SYNCS), "us",
+                    median_us(run.peer, SYNCS));
+        close(fd);
+        unlink(path);
+    }
+    bench_destroy(&b);
+}
+
+/* -- 1 MiB sequentially ------------------------------------------------------------------------ */
+
+static void bench_sequential(void)
+{
+    const uint64_t total = 192ull << 20;
+    struct dfe_pool_info info;
+    struct bench b;
+    char *chunk = malloc(MIB);
+    uint64_t begin, at, ino;
+
+    if (chunk == NULL)
+        exit(1);
+    memset(chunk, 0x5a, MIB);
+    bench_create(&b, "sequential", NULL, 512ull << 20);
+    must(dfe_pool_query(b.pool, &info), "query");
+    fprintf(stderr, "device: %s%s\n", info.backend, info.direct ? ", direct" : "");
+    for (int round = 0; round < 2; round++) { /* the second one meets blocks written before */
+        char name[16];
+        snprintf(name, sizeof(name), "file-%d", round);
+        ino = make(&b, ROOT, name, S_IFREG | 0644);
+        begin = now_ns();
+        for (uint64_t off = 0; off < total; off += MIB)
+            must(dfe_fs_write(b.fs, ino, off, chunk, MIB, 0, &at), "write");
+        must(dfe_fs_fsync(b.fs, ino, 0), "fsync");
+        begin = now_ns() - begin;
+        if (round == 0)
+            must(dfe_fs_unlink(b.fs, ROOT, name, strlen(name), 0), "unlink");
+        must(dfe_pool_checkpoint(b.pool), "checkpoint");
+    }
+    report("sequential_write", (double)total / MIB / ((double)begin / 1e9), "MiB/s");
+    must(dfe_pool_drop_caches(b.pool), "drop caches");
+    begin = now_ns();
+    for (uint64_t off = 0; off < total; off += MIB)
+        must(dfe_fs_read(b.fs, ino, off, chunk, MIB, 0), "read");
+    begin = now_ns() - begin;
+    report("sequential_read", (double)total / MIB / ((double)begin / 1e9), "MiB/s");
+    free(chunk);
+    bench_destroy(&b);
+}
+
+/* -- creates, memory, index -------------------------------------------------------------------- */
+
+static void bench_creates(void)
+{
+    struct dfe_fs_info info;
+    struct dfe_pool_info before, after;
+    struct bench b;
+    uint64_t begin;
+
+    bench_create(&b, "creates", "mem:bench", 256ull << 20);
+    must(dfe_pool_query(b.pool, &before), "query");
+    begin = now_ns();
+    make_files(&b, files, "d");
+    report("creates", (double)files / ((double)(now_ns() - begin) / 1e9), "1/s");
+    must(dfe_fs_query(b.fs, &info), "query");
+    if (info.inodes_cached > 0)
+        report("inode_memory", (double)info.inode_bytes / (double)info.inodes_cached, "B");
+    must(dfe_pool_sync(b.pool), "sync");
+    must(dfe_pool_checkpoint(b.pool), "checkpoint");
+    must(dfe_pool_query(b.pool, &after), "query");
+    report("index_per_file", (double)(after.index_bytes - before.index_bytes) / (double)files, "B");
+    bench_destroy(&b);
+}
+
+/* -- the longest stall during a checkpoint ----------------------------------------------------- */
+
+struct stall {
+    struct bench *b;
+    atomic_bool done;
+    uint64_t took_ns;
+};
+
+static void *run_checkpoint(void *arg)
+{
+    struct stall *s = arg;
+    uint64_t begin = now_ns();
+
+    must(dfe_pool_checkpoint(s->b->pool), "checkpoint");
+    s->took_ns = now_ns() - begin;
+    atomic_store(&s->done, true);
+    return NULL;
+}
+
+static void bench_stall(void)
+{
+    struct bench b;
+    struct stall s = {.b = &b};
+    struct dfe_attr attr;
+    pthread_t thread;
+    uint64_t worst = 0, i = 0, dir;
+    char name[64];
+
+    bench_create(&b, "stall", NULL, 512ull << 20);
+    dir = make(&b, ROOT, "work", S_IFDIR | 0755);
+    make_files(&b, files < 200000 ? files : 200000, "s");
+    if (pthread_create(&thread, NULL, run_checkpoint, &s) != 0)
+        must(-1, "thread");
+    while (!atomic_load(&s.done)) {
+        uint64_t begin = now_ns(), took;
+        snprintf(name, sizeof(name), "w-%llu", (unsigned long long)i++);
+        make(&b, dir, name, S_IFREG | 0644);
+        must(dfe_fs_lookup(b.fs, dir, name, strlen(name), 0, &attr), "lookup");
+        must(dfe_fs_unlink(b.fs, dir, name, strlen(name), 0), "unlink");
+        took = now_ns() - begin;
+        worst = took > worst ? took : worst;
+    }
+    pthread_join(thread, NULL);
+    fprintf(stderr, "checkpoint: %.0f ms, %llu rounds meanwhile\n", (double)s.took_ns / 1e6,
+            (unsigned long long)i);
+    report("checkpoint_stall", (double)worst / 1e6, "ms");
+    bench_destroy(&b);
+}
+
+/* -- open after kill -9 ------------------------------------------------------------------------ */
+
+static void bench_recovery(void)
+{
+    struct bench b;
+    uint64_t begin;
+    int status;
+    pid_t pid;
+
+    snprintf(pool_path, sizeof(pool_path), "%s/recovery", folder);
+    pid = fork();
+    if (pid < 0)
+        must(-1, "fork");
+    if (pid == 0) {
+        bench_create(&b, "recovery", NULL, 512ull << 20);
+        make_files(&b, files, "r");
+        must(dfe_fs_sync(b.fs), "sync");
+        kill(getpid(), SIGKILL);
+    }
+    if (waitpid(pid, &status, 0) != pid || !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) {
+        fprintf(stderr, "bench_engine: the child did not live until its end\n");
+        exit(1);
+    }
+    begin = now_ns();
+    bench_open(&b);
+    report("open_after_kill", (double)(now_ns() - begin) / 1e9, "s");
+    bench_destroy(&b);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} benches[] = {
+    {"fsync", bench_fsync}, {"sequential", bench_sequential}, {"creates", bench_creates},
+    {"stall", bench_stall}, {"recovery", bench_recovery},
+};
+
+int main(int argc, char **argv)
+{
+    if (argc < 4) {
+        fprintf(stderr, "usage: bench_engine FOLDER FILES NAME...\n");
+        return 2;
+    }
+    folder = argv[1];
+    files = strtoull(argv[2], NULL, 10);
+    for (int i = 3; i < argc; i++)
+        for (size_t k = 0; k < sizeof(benches) / sizeof(benches[0]); k++)
+            if (strcmp(argv[i], benches[k].name) == 0)
+                benches[k].run();
+    return 0;
+}
