@@ -29,13 +29,14 @@ int overlay_del(struct overlay *o, const void *key, size_t klen);
 enum overlay_state overlay_get(const struct overlay *o, const void *key, size_t klen,
                                const void **val, size_t *vlen);
 
-/* In key order over the *whole* overlay or within one prefix. A cursor survives changes made to other
- * keys only if it is sought again. */
+/* In key order over the *whole* overlay or within one prefix. A cursor must be sought again after any
+ * put or delete. */
 struct overlay_cur {
-    const void *key, *val;
+    const void *key, *val; /* not aligned */
     size_t klen, vlen;
     enum overlay_state state; /* VALUE or TOMB */
-    void *pos[2];
+    void *pos[2];             /* the walk's own */
+    unsigned slot;
 };
 /* First key >= the given one. 1 found, 0 none. */
 int overlay_seek(const struct overlay *o, const void *key, size_t klen, struct overlay_cur *cur);
@@ -44,9 +45,11 @@ int overlay_next(const struct overlay *o, struct overlay_cur *cur);
 uint64_t overlay_keys(const struct overlay *o);
 uint64_t overlay_bytes(const struct overlay *o); /* memory, for the checkpoint's trigger */
 
-/* Called once before a frozen overlay is walked as a whole (the order over objects is made here, by
- * the checkpoint thread, so that puts need not keep it). Seek over the active overlay within one
- * object's prefix never needs it. -ENOMEM. */
+/* Called before an overlay is walked as a whole: makes the order over objects, so that puts need not
+ * keep it (about 0.5 us an object; free when nothing has changed). Without it, a walk ends with its
+ * object. On a frozen overlay the checkpoint thread calls it without the mutex while others read; the
+ * active one may be sorted too, under the mutex, and stays sorted until a new object appears. Walks
+ * within one object's prefix (a pool table: its first byte) never need it. -ENOMEM. */
 int overlay_sort(struct overlay *o);
 
 #endif
