@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `dfusepy bench` measures: workloads on a mount and its peer, and the engine alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dfusepy import mounts
+
+from .common import CliError
+
+MIB = 1 << 20
+SEQUENTIAL_MIB = 128
+TREE_FILES = 10_000
+IDLE_S = 10.0
+NO_TIMEOUTS = "attr_timeout=0,entry_timeout=0,negative_timeout=0"
+
+
+@dataclass
+class Figure:
+    """One line of the table."""
+
+    what: str
+    value: float
+    unit: str
+    wanted: float  # a ratio where there is a peer, else a bound of the value
+    peer: float | None = None
+    peer_name: str = ""
+    lower_is_better: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """Our speed over the peer's."""
+        if not self.peer or not self.value:
+            return None
+        return self.peer / self.value if self.lower_is_better else self.value / self.peer
+
+    @property
+    def met(self) -> bool | None:
+        if self.peer_name:
+            return None if self.ratio is None else self.ratio >= self.wanted
+        return self.value <= self.wanted if self.lower_is_better else self.value >= self.wanted
+
+    @property
+    def wanted_text(self) -> str:
+        if self.peer_name:
+            return f"{self.wanted:.2f}"
+        return f"{'<' if self.lower_is_better else '>'} {self.wanted:g} {self.unit}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class Bench:
+    """Where to measure, and what came out."""
+
+    disk: Path
+    memory: Path
+    quick: bool
+    engine_program: Path | None
+    figures: list[Figure] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> int:
+        return 1 if self.quick else 3
+
+
+def output(*command: str | Path, **extra: Any) -> str:
+    """A program's output; a failure is told with what it said."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **extra)
+    if done.returncode != 0:
+        raise CliError("cannot measure", f"{command[0]} failed: {done.stderr.strip()}")
+    return str(done.stdout)
+
+
+def environment(load: float) -> dict[str, str]:
+    """What the figures depend on."""
+    from importlib.metadata import version
+
+    result = {
+        "dfusepy": version("dfusepy"),
+        "pyfuse3": version("pyfuse3"),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "cpus": str(os.cpu_count()),
+        "load": f"{load:.2f} before, {os.getloadavg()[0]:.2f} after",
+    }
+    for program, flag in (("bindfs", "-V"), ("fio", "--version")):
+        if shutil.which(program):
+            result[program] = output(program, flag).split()[-1]
+    return result
+
+
+# -- mounts ------------------------------------------------------------------------------------
+
+
+class OurMount:
+    """A container of a pool on the disk, mounted by the program itself."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.path = bench.disk / "mount"
+        self.path.mkdir(exist_ok=True)
+        self._environment = {**os.environ, "DFUSEPY_HOME": str(bench.disk / "home")}
+        self._dfusepy("pool", "create", "bench", "--size", "512M")
+        self._dfusepy("container", "create", "bench/data")
+
+    def _dfusepy(self, *words: str) -> None:
+        code = "from dfusepy_cli.main import main; main()"
+        output(sys.executable, "-c", code, *words, env=self._environment)
+
+    def mount(self, options: str = "") -> None:
+        self._dfusepy("mount", "bench/data", str(self.path), *(["-o", options] if options else []))
+
+    def umount(self) -> None:
+        self._dfusepy("umount", str(self.path))
+
+    @property
+    def pid(self) -> int:
+        folder = Path(self._environment["DFUSEPY_HOME"]) / "run"
+        return int(next(folder.glob("*.json")).stem)
+
+
+class Bindfs:
+    """bindfs over a folder of tmpfs."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.path = bench.memory / "mount"
+        self._below = bench.memory / "below"
+        self.path.mkdir(exist_ok=True)
+        self._below.mkdir(exist_ok=True)
+
+    def mount(self, options: str = "") -> None:
+        output("bindfs", *(["-o", options] if options else []), self._below, self.path)
+
+    def umount(self) -> None:
+        mounts.kernel_unmount(str(self.path))
+
+
+Mount = OurMount | Bindfs
+
+
+@contextlib.contextmanager
+def mounted(mount: Mount, options: str = "") -> Iterator[Path]:
+    mount.mount(options)
+    try:
+        yield mount.path
+    finally:
+        mount.umount()
+
+
+@contextlib.contextmanager
+def both(bench: Bench) -> Iterator[list[Mount]]:
+    """Ours and the peer; nothing, and a word about it, where they cannot be mounted."""
+    if shutil.which("bindfs") is None:
+        bench.skipped.append("the mount: its peer bindfs is not installed")
+        yield []
+        return
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        bench.skipped.append("the mount: /dev/fuse cannot be opened")
+        yield []
+        return
+    ours = OurMount(bench)
+    try:
+        yield [ours, Bindfs(bench)]
+    finally:
+        shutil.rmtree(bench.disk / "home", ignore_errors=True)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+# -- metadata ----------------------------------------------------------------------------------
+
+
+def metadata_round(folder: Path, count: int) -> dict[str, float]:
+    """Microseconds an operation, on `count` files of one directory."""
+    work = folder / "metadata"
+    work.mkdir()
+    paths = [os.fspath(work / f"file-{number:06}") for number in range(count)]
+
+    def create() -> None:
+        for path in paths:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+
+    def stat() -> None:
+        for path in paths:
+            os.stat(path)
+
+    def unlink() -> None:
+        for path in paths:
+            os.unlink(path)
+
+    def readdir() -> None:
+        assert len(os.listdir(work)) == count
+
+    steps = {"create + close": create, "stat": stat, "readdir": readdir, "unlink": unlink}
+    result = {name: seconds(step) * 1e6 / count for name, step in steps.items()}
+    work.rmdir()
+    return result
+
+
+def metadata(bench: Bench) -> None:
+    """Nothing is remembered by the kernel, so that every request reaches the daemons."""
+    count = 2_000 if bench.quick else 10_000
+    with both(bench) as pair:
+        if not pair:
+            return
+        samples: list[list[dict[str, float]]] = [[], []]
+        for _ in range(bench.rounds):
+            for mount, found in zip(pair, samples, strict=True):
+                with mounted(mount, NO_TIMEOUTS) as folder:
+                    found.append(metadata_round(folder, count))
+    for name in samples[0][0]:
+        ours, peer = (statistics.median(one[name] for one in found) for found in samples)
+        bench.figures.append(
+            Figure(f"{name}, {count} files", ours, "us", 0.4, peer, "bindfs", lower_is_better=True)
+        )
+
+
+# -- data --------------------------------------------------------------------------------------
+
+
+def sequential_round(folder: Path) -> dict[str, float]:
+    """MiB/s of 1 MiB calls on a file that has been written and read before."""
+    path = folder / "sequential"
+    chunk = bytearray(os.urandom(MIB))
+    fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+
+    def write() -> None:
+        for number in range(SEQUENTIAL_MIB):
+            os.pwrite(fd, chunk, number * MIB)
+
+    def read() -> None:
+        for number in range(SEQUENTIAL_MIB):
+            assert os.preadv(fd, [chunk], number * MIB) == MIB
+
+    try:
+        write()
+        result = {"write 1 MiB, warm": SEQUENTIAL_MIB / seconds(write)}
+        read()
+        result["read 1 MiB, warm"] = SEQUENTIAL_MIB / seconds(read)
+    finally:
+        os.close(fd)
+        path.unlink()
+    return result
+
+
+def data(bench: Bench) -> None:
+    with both(bench) as pair:
+        if not pair:
+            return
+        samples: list[list[dict[str, float]]] = [[], []]
+        for _ in range(bench.rounds):
+            for mount, found in zip(pair, samples, strict=True):
+                with mounted(mount) as folder:
+                    found.append(sequential_round(folder))
+    for name in samples[0][0]:
+        ours, peer = (statistics.median(one[name] for one in found) for found in samples)
+        bench.figures.append(Figure(name, ours, "MiB/s", 1.0, peer, "bindfs"))
+
+
+# -- a tree of small files ---------------------------------------------------------------------
+
+
+def make_tree(folder: Path, count: int) -> None:
+    """Files of 100 B to 8 KiB, a hundred a directory."""
+    noise = os.urandom(8192)
+    for number in range(count):
+        if number % 100 == 0:
+            (folder / f"dir-{number // 100:04}").mkdir(parents=True)
+        path = folder / f"dir-{number // 100:04}" / f"file-{number:05}"
+        path.write_bytes(noise[: 100 + number * 7919 % 8092])
+
+
+def read_tree(folder: Path) -> int:
+    total = 0
+    for base, _, names in os.walk(folder):
+        for name in names:
+            total += len(Path(base, name).read_bytes())
+    return total
+
+
+def tree(bench: Bench) -> None:
+    count = 2_000 if bench.quick else TREE_FILES
+    source = bench.memory / "source"
+    make_tree(source, count)
+    copy, cold = [], []
+    with both(bench) as pair:
+        if not pair:
+            return
+        for mount in pair:
+            with mounted(mount) as folder:
+                copy.append(count / seconds(lambda: output("cp", "-a", source, folder / "tree")))
+            with mounted(mount) as folder:  # mounted anew: neither side remembers anything
+                cold.append(count / seconds(lambda: read_tree(folder / "tree")))
+    shutil.rmtree(source)
+    for what, (ours, peer) in (("copy in", copy), ("read back, mounted anew", cold)):
+        name = f"{what}: {count} small files"
+        bench.figures.append(Figure(name, ours, "files/s", 0.8, peer, "bindfs"))
+
+
+# -- idle --------------------------------------------------------------------------------------
+
+
+def cpu_ns(pid: int) -> int:
+    """Time that all threads of a process have run."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks)
+
+
+def idle(bench: Bench) -> None:
+    with both(bench) as pair:
+        if not pair:
+            return
+        ours = pair[0]
+        assert isinstance(ours, OurMount)
+        with mounted(ours) as folder:
+            (folder / "file").write_bytes(b"x")
+            time.sleep(3)  # what was written is published by then
+            start = cpu_ns(ours.pid)
+            time.sleep(IDLE_S)
+            share = (cpu_ns(ours.pid) - start) / (IDLE_S * 1e9) * 100
+    bench.figures.append(Figure("an idle mount", share, "% cpu", 0.5, lower_is_better=True))
+
+
+# -- the engine alone --------------------------------------------------------------------------
+
+# Name in bench_engine's output -> (what, wanted, lower is better, peer).
+ENGINE = {
+    "fsync_overwrite": ("write 4 KiB + fsync, overwriting", 1.0, True, "the disk's own"),
+    "fsync_append": ("write 4 KiB + fsync, appending", 1.0, True, "the disk's own"),
+    "sequential_write": ("write 1 MiB sequentially, engine", 0.9, False, "fio"),
+    "sequential_read": ("read 1 MiB sequentially, engine", 0.9, False, "fio"),
+    "creates": ("creates, one thread, memory", 200_000.0, False, ""),
+    "inode_memory": ("memory of a cached inode", 600.0, True, ""),
+    "index_per_file": ("index of a file", 400.0, True, ""),
+    "checkpoint_stall": ("longest stall in a checkpoint", 5.0, True, ""),
+    "open_after_kill": ("open after kill -9", 5.0, True, ""),
+}
+
+
+def fio(bench: Bench, rw: str) -> float:
+    """MiB/s of 1 MiB requests, direct, on a file that is written already."""
+    found = output(
+        "fio", "--name=peer", f"--filename={bench.disk / 'fio'}", f"--rw={rw}", "--bs=1M",
+        "--size=192M", "--ioengine=io_uring", "--direct=1", "--iodepth=8", "--end_fsync=1",
+        "--output-format=json",
+    )  # fmt: skip
+    job = json.loads(found)["jobs"][0]
+    return float(job["read" if rw == "read" else "write"]["bw_bytes"]) / MIB
+
+
+def fio_peers(bench: Bench) -> dict[str, float]:
+    if shutil.which("fio") is None:
+        return {}
+    try:
+        fio(bench, "write")
+        return {"sequential_write": fio(bench, "write"), "sequential_read": fio(bench, "read")}
+    finally:
+        (bench.disk / "fio").unlink(missing_ok=True)
+
+
+def engine(bench: Bench) -> None:
+    """Runs bench_engine; each figure that has a peer is measured beside it."""
+    if bench.engine_program is None:
+        bench.skipped.append("the engine alone: scripts/bench builds the program that measures it")
+        return
+    files = {"recovery": 100_000 if bench.quick else 1_000_000}
+    for name in ("fsync", "sequential", "creates", "stall", "recovery"):
+        count = files.get(name, 50_000 if bench.quick else 200_000)
+        peers = fio_peers(bench) if name == "sequential" else {}
+        lines = output(bench.engine_program, bench.disk, str(count), name).splitlines()
+        for found in map(json.loads, lines):
+            what, wanted, lower, peer_name = ENGINE[found["name"]]
+            if name in ("creates", "stall", "recovery"):
+                what = f"{what}, {count} files"
+            peer = found.get("peer", peers.get(found["name"]))
+            bench.figures.append(
+                Figure(what, found["value"], found["unit"], wanted, peer, peer_name, lower)
+            )
+
+
+GROUPS: dict[str, Callable[[Bench], None]] = {
+    "metadata": metadata,
+    "data": data,
+    "tree": tree,
+    "idle": idle,
+    "engine": engine,
+}
