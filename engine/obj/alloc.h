@@ -28,7 +28,8 @@ int alloc_open(uint64_t first_blk, uint64_t n_blk, struct alloc **out);
 void alloc_close(struct alloc *a);
 uint32_t alloc_segments(const struct alloc *a);
 
-/* At open: the segment's bitmap from the index (absent: all free). -EUCLEAN: wrong size. */
+/* At open: the segment's bitmap from the index (absent: all free). -EUCLEAN: wrong size, or blocks
+ * beyond the end. */
 int alloc_load(struct alloc *a, uint32_t seg, const void *bitmap, size_t len);
 
 /* Up to want (<= DFE_EXTENT_BLOCKS) contiguous blocks become busy: as many as one run gives, near
@@ -45,6 +46,7 @@ int alloc_free(struct alloc *a, uint64_t blk, uint32_t n);
 
 /* Checkpoint. freeze: calls fn for each segment whose committed bitmap changed since the last
  * successful freeze (its encoded value), and notes the frees so far as belonging to this checkpoint.
+ * A value other than 0 of fn ends it: nothing is frozen then, do not call done.
  * done(true): those blocks are free. done(false): the checkpoint failed; segments stay dirty. */
 int alloc_freeze(struct alloc *a, int (*fn)(uint32_t seg, const void *bitmap, size_t len, void *arg),
                  void *arg);
