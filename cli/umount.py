@@ -47,15 +47,26 @@ def umount(mountpoint: str, lazy: bool) -> None:
     if mounted is not None and not mounted.ours:
         what = f"{mounted.source} ({mounted.fstype}) is mounted there, not a container"
         raise CliError(doing, what, "Use umount(8) for it.")
+    dead = record is None and _is_dead(where)
     if mounted is not None:
-        _detach(where, lazy, doing)
+        _detach(where, lazy or dead, doing)  # nothing of a dead mount can be lost or busy
     if record is None:
-        click.echo(f"The dead mount on {where} is gone.")
+        end = "The dead mount is gone" if dead else "Unmounted; its process is not known here"
+        click.echo(f"{where}: {end}.")
     elif lazy and not _ended(record.pid, 1_000):
         click.echo(f"{where} is detached; process {record.pid} ends when nobody uses it any more.")
     else:
         _await_flush(record, doing)
         click.echo(f"{record.name} is unmounted from {where}, all data is on its device.")
+
+
+def _is_dead(where: str) -> bool:
+    """Whether the mount's process has ended without unmounting."""
+    try:
+        os.stat(where)
+    except OSError as err:
+        return err.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
 
 
 def _detach(where: str, lazy: bool, doing: str) -> None:
