@@ -7,7 +7,7 @@
  *  2. in_flight counts both; it never exceeds the backend's depth;
  *  3. done runs in queue_poll only, after the request has left the queue (it may free or submit it);
  *  4. req->priv[0] is the number of bytes transferred so far, a multiple of the alignment until the
- *     request is complete; priv[1] is the backend's.
+ *     request is complete; priv[1] is the backend's, then the result until done runs.
  */
 #include "queue/queue.h"
 
@@ -265,7 +265,7 @@ void queue_done(struct queue *q, struct queue_req *req, int64_t res)
         res = base_fail(-EIO, "device %s: ends before offset %llu (was it truncated?)",
                         q->dev->uri, (unsigned long long)(req->off + req->priv[0]));
     }
-    req->res = res < 0 ? (int)res : 0;
+    req->priv[1] = res < 0 ? (uint64_t)res : 0;
     list_add_tail(&q->completed, &req->link);
 }
 
@@ -279,6 +279,7 @@ static unsigned run_completed(struct queue *q)
     while (!list_empty(&batch)) {
         struct queue_req *req = container_of(batch.next, struct queue_req, link);
         list_del(&req->link);
+        req->res = (int)(int64_t)req->priv[1];
         q->in_flight--;
         ran++;
         if (req->done)
