@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 of the mount at random moments: the pool opens by itself, `container check` finds
+nothing, and the four promises of crash_model.py hold.
+
+DFUSEPY_CRASH_ROUNDS sets how often (50), DFUSEPY_SEED replays a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from crash_model import MOUNT_IS_GONE, Workload, check, observe
+
+ROUNDS = int(os.environ.get("DFUSEPY_CRASH_ROUNDS", "50"))
+# The commit interval is 1 s; the rest is for a slow, shared machine.
+GRACE_S = 3.0
+
+
+@pytest.fixture
+def seed() -> int:
+    value = int(os.environ.get("DFUSEPY_SEED") or time.time_ns() % 2**32)
+    print(f"DFUSEPY_SEED={value}")
+    return value
+
+
+def sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+
+
+@contextlib.contextmanager
+def killed_after(mnt, delay_s: float):
+    """Kills the mount's process `delay_s` from now; yields a list that then holds the moment."""
+    moment: list[float] = []
+
+    def kill() -> None:
+        moment.append(time.monotonic())
+        mnt.kill()
+
+    timer = threading.Timer(delay_s, kill)
+    timer.start()
+    try:
+        yield moment
+    finally:
+        timer.join()
+
+
+def recover(mnt) -> None:
+    faults = mnt.check()
+    assert faults == [], faults
+    mnt.mount()
+
+
+def test_what_a_crash_leaves(mnt, seed: int) -> None:
+    rng = random.Random(seed)
+    for number in range(ROUNDS):
+        folder = mnt.path / f"round-{number}"
+        folder.mkdir()
+        sync_folder(mnt.path)
+        work = Workload(folder, seed + number)
+        with killed_after(
+            mnt, rng.uniform(0.02, 1.0) if number % 5 else rng.uniform(3, 5)
+        ) as moment:
+            work.run()
+        recover(mnt)
+        try:
+            names, data = observe(folder)
+            check(work, names, data, moment[0], GRACE_S)
+        except AssertionError as exc:
+            tail = "\n".join(f"{n}: {op.text}" for n, op in list(enumerate(work.ops))[-30:])
+            raise AssertionError(f"round {number}, seed {seed}: {exc}\n{tail}") from exc
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_a_database_keeps_every_committed_transaction(mnt, seed: int, journal: str) -> None:
+    rng = random.Random(seed)
+    path = mnt.path / "data.db"
+    committed = -1
+    for _ in range(max(1, ROUNDS // 10)):
+        with killed_after(mnt, rng.uniform(0.2, 1.5)), contextlib.suppress(sqlite3.Error, OSError):
+            db = sqlite3.connect(path, isolation_level=None)
+            db.execute(f"pragma journal_mode={journal}")
+            db.execute("pragma synchronous=full")
+            db.execute("create table if not exists t(k integer primary key, v blob)")
+            while True:
+                db.execute("begin")
+                db.execute("insert into t values(?, ?)", (committed + 1, rng.randbytes(3000)))
+                db.execute("commit")
+                committed += 1
+        recover(mnt)
+        db = sqlite3.connect(path)
+        assert db.execute("pragma integrity_check").fetchone() == ("ok",)
+        found = [k for (k,) in db.execute("select k from t order by k")]
+        db.close()
+        # A commit that the crash interrupted may have become durable without having been reported.
+        assert found in (list(range(committed + 1)), list(range(committed + 2)))
+        committed = len(found) - 1
+
+
+def test_trees_copied_while_killed(mnt, seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(1500):
+        (source / f"{number}").write_bytes(rng.randbytes(rng.choice([0, 10, 3000, 5000, 30000])))
+    for number in range(max(1, ROUNDS // 10)):
+        target = mnt.path / f"copy-{number}"
+        with killed_after(mnt, rng.uniform(0.05, 0.8)), contextlib.suppress(shutil.Error, OSError):
+            shutil.copytree(source, target)
+        recover(mnt)
+        # Each file is one moment: copytree writes each with one or more appends.
+        for path in target.iterdir() if target.exists() else []:
+            data = path.read_bytes()
+            assert (source / path.name).read_bytes().startswith(data)
+        shutil.rmtree(target, ignore_errors=True)
+
+
+def test_errors_of_a_dead_mount_are_clear(mnt) -> None:
+    mnt.kill()
+    with pytest.raises(OSError) as error:
+        (mnt.path / "x").write_bytes(b"")
+    assert error.value.errno in MOUNT_IS_GONE
+    recover(mnt)
+    (mnt.path / "x").write_bytes(b"alive")

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real programs on the mount: what they leave is the same as on the host's file system, and the
+same again after the mount was left and made anew."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import re
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+GIT_ENV = {
+    "GIT_AUTHOR_NAME": "t",
+    "GIT_AUTHOR_EMAIL": "t@example.invalid",
+    "GIT_COMMITTER_NAME": "t",
+    "GIT_COMMITTER_EMAIL": "t@example.invalid",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_SYSTEM": os.devnull,
+}
+
+
+def run(*command: str | Path, cwd: Path | None = None, timeout: float = 300) -> str:
+    """Runs a program that must succeed; returns what it printed."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=os.environ | GIT_ENV,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command} gave {done.returncode}:\n{done.stdout[-4000:]}"
+    return done.stdout
+
+
+def fingerprint(root: Path, *, times: bool = True) -> dict[str, tuple[object, ...]]:
+    """Type, mode, owner, size, mtime, links, xattrs and checksum of everything under root."""
+    found: dict[str, tuple[object, ...]] = {}
+    first_name: dict[int, str] = {}
+    for folder, folders, files in os.walk(root):
+        for name in sorted(folders + files):
+            path = os.path.join(folder, name)
+            relative = os.path.relpath(path, root)
+            status = os.lstat(path)
+            content: object = None
+            if stat.S_ISLNK(status.st_mode):
+                content = os.readlink(path)
+            elif stat.S_ISREG(status.st_mode):
+                with open(path, "rb") as file:
+                    content = hashlib.file_digest(file, "sha256").hexdigest()
+            attributes = {
+                key: os.getxattr(path, key, follow_symlinks=False)
+                for key in os.listxattr(path, follow_symlinks=False)
+            }
+            found[relative] = (
+                status.st_mode,
+                status.st_uid,
+                status.st_gid,
+                None if stat.S_ISDIR(status.st_mode) else (status.st_size, status.st_nlink),
+                status.st_mtime_ns if times else None,
+                first_name.setdefault(status.st_ino, relative)
+                if not stat.S_ISDIR(status.st_mode)
+                else None,
+                content,
+                sorted(attributes.items()),
+            )
+    return found
+
+
+def assert_same(
+    found: dict[str, tuple[object, ...]], expected: dict[str, tuple[object, ...]]
+) -> None:
+    assert found.keys() == expected.keys()
+    different = {
+        name: (found[name], expected[name]) for name in found if found[name] != expected[name]
+    }
+    assert not different, f"{len(different)} differ, first: {next(iter(different.items()))}"
+
+
+@pytest.fixture(scope="module")
+def source_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The standard library (without site packages and tests), plus what trees in the field have."""
+    root = tmp_path_factory.mktemp("source") / "tree"
+    shutil.copytree(
+        sysconfig.get_path("stdlib"),
+        root / "stdlib",
+        symlinks=True,
+        ignore=shutil.ignore_patterns(
+            "site-packages", "dist-packages", "test", "tests", "config-*", "*.a"
+        ),
+    )
+    odd = root / "odd"
+    odd.mkdir()
+    (odd / "file").write_bytes(b"data" * 5000)
+    os.link(odd / "file", odd / "hard link")
+    os.symlink("file", odd / "symlink")
+    os.symlink("nowhere/at/all", odd / "dangling")
+    os.mkfifo(odd / "fifo", 0o640)
+    (odd / ("n" * 255)).write_bytes(b"long")
+    (odd / "new\nline").write_bytes(b"")
+    Path(os.fsdecode(os.fsencode(odd) + b"/not utf-8 \xff\xfe")).write_bytes(b"x")
+    with open(odd / "sparse", "wb") as file:
+        file.truncate(50 << 20)
+        file.seek(20 << 20)
+        file.write(b"island")
+    (odd / "read only").write_bytes(b"r")
+    os.chmod(odd / "read only", 0o444)
+    os.chmod(odd / "file", 0o4755)
+    os.setxattr(odd / "sparse", "user.colour", b"blue")
+    os.utime(odd / "new\nline", ns=(1_000_000_001, 999_999_999_123_456_789))
+    subprocess.run(["setfacl", "-m", "u:65534:r-x", str(odd)], check=True)
+    return root
+
+
+@pytest.mark.parametrize("how", ["cp", "tar", "rsync"])
+def test_tree_copied_whole(mnt, source_tree: Path, tmp_path: Path, how: str) -> None:
+    target = mnt.path / "copy"
+    if how == "cp":
+        run("cp", "-a", source_tree, target)
+    elif how == "tar":
+        archive = tmp_path / "tree.tar"
+        words = ["--xattrs", "--acls", "--sparse", "--format=posix"]
+        run("tar", *words, "-C", source_tree, "-cf", archive, ".")
+        target.mkdir()
+        run("tar", *words, "--xattrs-include=*", "-C", target, "-xpf", archive)
+    else:
+        run("rsync", "-aHAX", "--sparse", f"{source_tree}/", f"{target}/")
+    expected = fingerprint(source_tree)
+    assert_same(fingerprint(target), expected)
+    mnt.remount()
+    assert_same(fingerprint(target), expected)
+    assert os.stat(target / "odd/sparse").st_blocks * 512 < 10 << 20
+
+
+def test_rsync_sees_nothing_to_do_the_second_time(mnt, source_tree: Path) -> None:
+    run("rsync", "-aHAX", f"{source_tree}/", f"{mnt.path}/copy/")
+    mnt.remount()
+    assert run("rsync", "-aHAX", "--itemize-changes", f"{source_tree}/", f"{mnt.path}/copy/") == ""
+
+
+def test_git_clone_commit_gc_fsck(mnt, tmp_path: Path) -> None:
+    origin = PROJECT
+    if not (PROJECT / ".git").exists():
+        origin = tmp_path / "origin"
+        shutil.copytree(PROJECT, origin, ignore=shutil.ignore_patterns(".venv", "build*"))
+        run("git", "init", "-q", cwd=origin)
+        run("git", "add", "-A", cwd=origin)
+        run("git", "commit", "-qm", "all", cwd=origin)
+    clone = mnt.path / "clone"
+    run("git", "-c", "safe.directory=*", "clone", "-q", "--no-hardlinks", origin, clone)
+    (clone / "new file").write_text("hello\n")
+    run("git", "add", "-A", cwd=clone)
+    run("git", "commit", "-qm", "one more", cwd=clone)
+    run("git", "gc", "-q", "--aggressive", "--prune=now", cwd=clone)
+    run("git", "fsck", "--full", "--strict", cwd=clone)
+    head = run("git", "rev-parse", "HEAD", cwd=clone)
+    mnt.remount()
+    assert run("git", "status", "--porcelain", cwd=clone) == ""
+    assert run("git", "rev-parse", "HEAD", cwd=clone) == head
+    run("git", "fsck", "--full", "--strict", cwd=clone)
+
+
+def test_the_engine_builds_and_passes_its_tests_on_the_mount(mnt) -> None:
+    source = mnt.path / "source"
+    source.mkdir()
+    for name in ("engine", "tests", "dfusepy", "cli", "meson.build", "meson.options"):
+        path = PROJECT / name
+        (shutil.copytree if path.is_dir() else shutil.copy2)(path, source / name)
+    build = mnt.path / "build"
+    run("meson", "setup", build, source, "-Dtests=true", "-Dbuildtype=debugoptimized")
+    run("meson", "compile", "-C", build, timeout=600)
+    scratch = mnt.path / "tmp"
+    scratch.mkdir()
+    done = subprocess.run(
+        ["meson", "test", "-C", str(build), "--no-rebuild", "--suite", "quick"],
+        env=os.environ | {"TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    ok = re.search(r"^Ok:\s+(\d+)", done.stdout, re.MULTILINE)
+    assert ok is not None
+    assert int(ok.group(1)) > 0
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_sqlite(mnt, journal: str) -> None:
+    database = mnt.path / "data.db"
+    with sqlite3.connect(database) as db:
+        assert db.execute(f"pragma journal_mode={journal}").fetchone() == (journal,)
+        db.execute("create table t(k integer primary key, v blob)")
+        for start in range(0, 2000, 200):
+            with db:
+                db.executemany(
+                    "insert into t values(?, ?)",
+                    [(k, bytes([k % 256]) * (k % 3000)) for k in range(start, start + 200)],
+                )
+        with db:
+            db.execute("delete from t where k % 3 = 0")
+        db.execute("vacuum")
+        # A second connection reads while the first one writes.
+        other = sqlite3.connect(database)
+        with db:
+            db.execute("insert into t values(100000, 'new')")
+        assert other.execute("select count(*) from t where k = 100000").fetchone() == (1,)
+        other.close()
+    db.close()
+    mnt.remount()
+    with sqlite3.connect(database) as db:
+        assert db.execute("pragma integrity_check").fetchone() == ("ok",)
+        rows = db.execute("select k, v from t where k < 100000 order by k").fetchall()
+    db.close()
+    assert rows == [(k, bytes([k % 256]) * (k % 3000)) for k in range(2000) if k % 3]
+
+
+def test_sparse_file_of_one_tebibyte(mnt) -> None:
+    path = mnt.path / "sparse"
+    size = 1 << 40
+    marks = {0: b"start", (size // 2) - 3: b"across a boundary", size - 3: b"end"}
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, size)
+    for offset, data in marks.items():
+        assert os.pwrite(fd, data, offset) == len(data)
+    os.fsync(fd)
+    os.close(fd)
+    mnt.remount()
+    status = os.stat(path)
+    assert status.st_size == size
+    assert status.st_blocks * 512 <= 1 << 20
+    fd = os.open(path, os.O_RDWR)
+    for offset, data in marks.items():
+        assert os.pread(fd, len(data), offset) == data
+    assert os.pread(fd, 1 << 20, size // 3) == bytes(1 << 20)
+    os.ftruncate(fd, 10)
+    assert os.pread(fd, 100, 0) == b"start" + bytes(5)
+    os.close(fd)
+
+
+def test_large_directory_listed_while_half_of_it_goes(mnt) -> None:
+    folder = mnt.path / "large"
+    folder.mkdir()
+    count = 100_000
+    for number in range(count):
+        os.close(os.open(folder / f"{number}", os.O_CREAT | os.O_WRONLY))
+    seen: list[str] = []
+    with os.scandir(folder) as entries:
+        for position, entry in enumerate(entries):
+            seen.append(entry.name)
+            if position % 1000 == 999:
+                for number in range(position - 999, position + 1):
+                    if number % 2:
+                        os.unlink(folder / f"{number}")
+    for number in range(1, count, 2):
+        (folder / f"{number}").unlink(missing_ok=True)
+    assert len(seen) == len(set(seen)), "an entry was listed twice"
+    stayed = {f"{number}" for number in range(0, count, 2)}
+    assert stayed <= set(seen), "an entry that stayed was missed"
+    assert set(os.listdir(folder)) == stayed
+    mnt.remount()
+    assert set(os.listdir(folder)) == stayed
+
+
+def test_files_used_after_unlink_and_rename_over(mnt) -> None:
+    def use(fd: int, expected: bytes) -> None:
+        assert os.pread(fd, 100, 0) == expected
+        os.pwrite(fd, b"more", len(expected))
+        os.ftruncate(fd, 1 << 20)
+        assert os.pread(fd, 100, 0).startswith(expected + b"more")
+        with mmap.mmap(fd, 1 << 20) as view:
+            assert view[: len(expected)] == expected
+        os.fsync(fd)
+
+    first = os.open(mnt.path / "first", os.O_RDWR | os.O_CREAT)
+    os.write(first, b"first")
+    os.unlink(mnt.path / "first")
+    assert os.fstat(first).st_nlink == 0
+    use(first, b"first")
+
+    old = os.open(mnt.path / "kept", os.O_RDWR | os.O_CREAT)
+    os.write(old, b"old")
+    (mnt.path / "new").write_bytes(b"new")
+    os.rename(mnt.path / "new", mnt.path / "kept")
+    use(old, b"old")
+    assert (mnt.path / "kept").read_bytes() == b"new"
+    os.close(old)
+    os.close(first)
+    mnt.remount()
+    assert os.listdir(mnt.path) == ["kept"]
+
+
+def test_fio_verifies_random_writes(mnt) -> None:
+    words = [
+        "--directory",
+        str(mnt.path),
+        "--size=64m",
+        "--io_size=48m",
+        "--rw=randwrite",
+        "--bsrange=512-128k",
+        "--verify=crc32c",
+        "--randseed=7",
+        "--fallocate=none",
+        "--fsync=200",
+        "--group_reporting",
+        "--ioengine=psync",
+    ]
+    for name, more in {
+        "one": ["--numjobs=1"],
+        "two": ["--numjobs=2", "--direct=1", "--bsrange=4k-128k"],
+    }.items():
+        run("fio", "--name", name, *words, *more)
+
+
+CPYTHON_TESTS = ["test_os", "test_pathlib", "test_shutil", "test_tempfile", "test_mmap"]
+
+
+def cpython_failures(folder: Path) -> set[str]:
+    """Names of CPython's own tests that fail with their temporary directory in `folder`."""
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "test", "--tempdir", str(folder), "-v", *CPYTHON_TESTS],
+        env=os.environ | {"TMPDIR": str(folder)},
+        cwd=folder,
+        text=True,
+        timeout=900,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert re.search(r"Total tests: run=|Ran \d+ tests", done.stdout), done.stdout[-3000:]
+    assert len(re.findall(r"\.\.\. ok$", done.stdout, re.MULTILINE)) > 500
+    return set(re.findall(r"^(?:FAIL|ERROR): (.*)$", done.stdout, re.MULTILINE))
+
+
+def test_cpython_s_own_tests(mnt, tmp_path: Path) -> None:
+    if subprocess.run(
+        [sys.executable, "-c", "import test.test_os"], capture_output=True
+    ).returncode:
+        pytest.skip("this Python comes without its test package")
+    here = cpython_failures(tmp_path / "reference")
+    there = cpython_failures(mnt.path / "tmp")
+    assert there - here == set()
