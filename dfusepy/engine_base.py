@@ -203,7 +203,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 # -- the engine's log --------------------------------------------------------------------------
 
-_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+_LEVELS = {"0": logging.DEBUG, "1": logging.INFO, "2": logging.WARNING, "3": logging.ERROR}
 _log_running = False
 _log_lock = threading.Lock()
 
@@ -228,7 +228,10 @@ def start_log() -> None:
 def _read_log(reader: int) -> None:
     with open(reader, encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            level, _, message = line.rstrip("\n").partition(" ")
-            log.log(_LEVELS[int(level)], "%s", message)
+            number, _, message = line.rstrip("\n").partition(" ")
+            level = _LEVELS.get(number)
+            if level is None:  # not a record of ours: shown whole
+                level, message = logging.ERROR, line.rstrip("\n")
+            log.log(level, "%s", message)
             if dropped := lib.dfusepy_log_dropped():
                 log.warning("%d records were dropped: the log is read too slowly", dropped)

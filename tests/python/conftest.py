@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from dfusepy import engine
+
 Run = Callable[..., Result]
 
 HOLD = """
@@ -64,3 +66,28 @@ def held(pool: Path) -> Iterator[Path]:
         assert holder.stdout.readline() == b"open\n"
         yield pool
         holder.stdin.close()
+
+
+@pytest.fixture
+def engine_pool(tmp_path: Path) -> Iterator[engine.Pool]:
+    """A small pool of the engine, open; its directory is tmp_path / "store"."""
+    path = tmp_path / "store"
+    engine.pool_create(path, "store", 64 << 20)
+    with engine.Pool.open(path, arena=64 << 20, hugepages=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+def objects(engine_pool: engine.Pool) -> Iterator[engine.Container]:
+    """A container without a file system."""
+    engine_pool.container_create("objects", posix=False)
+    with engine_pool.container("objects") as container:
+        yield container
+
+
+@pytest.fixture
+def fs(engine_pool: engine.Pool) -> Iterator[engine.FileSystem]:
+    """The file system of the container `files`, whose root belongs to user 7, group 8."""
+    engine_pool.container_create("files", uid=7, gid=8)
+    with engine_pool.container("files") as container, container.filesystem() as opened:
+        yield opened
