@@ -13,6 +13,8 @@ from pathlib import Path
 
 from dfusepy import mounts
 
+FUSE_DEVICE = os.makedev(10, 229)  # Documentation/admin-guide/devices.txt of Linux
+
 CACHE_MODES = ("keep", "auto", "direct")
 
 # This process is the container's only writer and every change passes the kernel on its way, so what
@@ -100,7 +102,9 @@ def check_holder(options: MountOptions) -> None:
 
 def _check_device(doing: str) -> None:
     try:
-        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+        fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        device = os.fstat(fd).st_rdev
+        os.close(fd)
     except FileNotFoundError:
         raise MountError(
             doing,
@@ -118,6 +122,8 @@ def _check_device(doing: str) -> None:
             f"/dev/fuse cannot be used: {err.strerror}",
             "Is FUSE in this kernel (`modprobe fuse`)?",
         ) from None
+    if device != FUSE_DEVICE:
+        raise MountError(doing, "/dev/fuse is not the FUSE device", "mknod /dev/fuse c 10 229")
 
 
 def _check_mountpoint(options: MountOptions) -> None:

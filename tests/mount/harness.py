@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools and mounts for tests, made by the command line, and always taken away again.
+
+The program is the `dfusepy` beside the interpreter; DFUSEPY names another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dfusepy import mounts
+
+PROGRAM = os.environ.get("DFUSEPY") or str(Path(sys.executable).parent / "dfusepy")
+TIMEOUT_S = 120
+POOL_SIZE = "768M"
+Completed = subprocess.CompletedProcess[str]
+
+
+def why_not() -> str:
+    """Why nothing can be mounted here; "" where it can."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as err:
+        return f"/dev/fuse: {err.strerror}"
+    if os.geteuid() != 0 and not shutil.which("fusermount3"):
+        return "neither root nor fusermount3"
+    return "" if os.path.exists(PROGRAM) else f"{PROGRAM} is not installed"
+
+
+def wait_for_end(pid: int, timeout_s: float = TIMEOUT_S) -> bool:
+    """Waits for a process that is not our child."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], timeout_s)[0])
+    finally:
+        os.close(fd)
+
+
+@dataclass
+class Home:
+    """A data directory of the test's own, and the program that uses it."""
+
+    path: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *words: object, status: int | None = 0, timeout: float = TIMEOUT_S) -> Completed:
+        """Runs `dfusepy WORDS`; its exit status must be `status` (None: any)."""
+        done = subprocess.run(
+            [PROGRAM, *map(str, words)],
+            env={**os.environ, "DFUSEPY_HOME": str(self.path), **self.env},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if status is not None:
+            told = f"{words} gave {done.returncode}:\n{done.stdout}{done.stderr}"
+            assert done.returncode == status, told + self.logs()
+        return done
+
+    def refuse(self, *words: object, status: int = 1) -> str:
+        """Runs a command that must fail; returns what it said."""
+        return self.run(*words, status=status).stderr
+
+    def logs(self) -> str:
+        texts = [path.read_text()[-4000:] for path in (self.path / "log").glob("*.log")]
+        return "\n--- log ---\n" + "\n".join(texts) if texts else ""
+
+    def clean(self) -> None:
+        """Ends what still lives, takes away what is still mounted below, removes all files."""
+        for path in (self.path / "run").glob("*.json"):
+            with contextlib.suppress(OSError, ValueError):
+                record = mounts.MountRecord(**json.loads(path.read_text()))
+                if record.alive:
+                    os.kill(record.pid, signal.SIGTERM)
+                    if not wait_for_end(record.pid, 30):
+                        os.kill(record.pid, signal.SIGKILL)
+        root = os.path.realpath(self.path.parent) + "/"
+        for mount in reversed(list(mounts.kernel_mounts())):
+            if mount.ours and mount.mountpoint.startswith(root):
+                with contextlib.suppress(OSError):
+                    mounts.kernel_unmount(mount.mountpoint, lazy=True)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@dataclass
+class Mount:
+    """A container, mounted on `path`."""
+
+    home: Home
+    name: str
+    path: Path
+    options: tuple[str, ...] = ()
+
+    def mount(self, *options: str) -> None:
+        """Mounts it, also in place of a dead mount."""
+        if mounts.kernel_mount_at(mounts.canonical(self.path)):
+            self.home.run("umount", self.path)
+        self.home.run("mount", self.name, self.path, *self.options, *options)
+
+    def umount(self) -> None:
+        self.home.run("umount", self.path)
+
+    def remount(self, *options: str) -> None:
+        self.umount()
+        self.mount(*options)
+
+    @property
+    def pid(self) -> int:
+        [path] = (self.home.path / "run").glob("*.json")
+        return int(json.loads(path.read_text())["pid"])
+
+    def signal(self, number: int) -> None:
+        """Sends a signal and waits for the end of the process."""
+        pid = self.pid
+        os.kill(pid, number)
+        assert wait_for_end(pid), f"process {pid} outlived signal {number}"
+
+    def kill(self) -> None:
+        """kill -9: leaves a dead mount."""
+        self.signal(signal.SIGKILL)
+
+    def check(self) -> list[str]:
+        """Faults that `container check` finds; a dead mount frees the pool."""
+        done = self.home.run("container", "check", self.name, "--data", "--json", status=None)
+        assert done.stdout, done.stderr
+        faults: list[str] = json.loads(done.stdout)["faults"]
+        return faults
+
+    def query(self) -> dict[str, dict[str, object]]:
+        answer: dict[str, dict[str, object]] = json.loads(
+            self.home.run("fs", "query", self.path, "--json").stdout
+        )
+        return answer
+
+
+def make_home(base: Path) -> Iterator[Home]:
+    home = Home(base / "home")
+    home.path.mkdir()
+    (base / "m").mkdir()
+    try:
+        yield home
+    finally:
+        home.clean()
+
+
+def make_container(home: Home, size: str = POOL_SIZE) -> Mount:
+    home.run("pool", "create", "demo", "--size", size)
+    home.run("container", "create", "demo/data")
+    return Mount(home, "demo/data", home.path.parent / "m")
