@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * File data: reads and writes through the cache, publication, fsync.
+ *
+ * Size, mtime and version of a file with data in the cache belong to its data stream (cache.h). The
+ * inode's record has those of the last publication; ours of an open file are asked from the cache.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "ns/impl.h"
+
+bool data_dirty(const struct ns_inode *inode)
+{
+    return inode->file && cache_file_dirty(inode->file);
+}
+
+int data_file(struct ns_inode *inode)
+{
+    struct ns *ns = inode->ns;
+    struct cache_cut cut = {inode->st.size, inode->st.mtime_ns, inode->st.version};
+    int err;
+
+    if (inode->file) {
+        if (!(inode->state & INODE_SETTLE)) {
+            list_del(&inode->files);
+            list_add_tail(&ns->files, &inode->files);
+        }
+        return 0;
+    }
+    err = cache_file_get(ns->cache, ns->cont, nsrec_file_id(inode->ino),
+                         ns->read_only ? NULL : &data_ops, inode, &cut, &inode->file);
+    if (err)
+        return err;
+    list_init(&inode->files);
+    list_add_tail(&ns->files, &inode->files);
+    ns->nfiles++;
+    return 0;
+}
+
+void data_put_file(struct ns_inode *inode)
+{
+    list_del(&inode->files);
+    inode->ns->nfiles--;
+    cache_file_put(inode->file);
+    inode->file = NULL;
+    inode->written = 0;
+}
+
+/* Gives back handles that nobody has used for longest. */
+void data_trim_files(struct ns *ns)
+{
+    unsigned step = 64;
+
+    list_for_each_safe(pos, tmp, &ns->files) {
+        struct ns_inode *inode = container_of(pos, struct ns_inode, files);
+
+        if (step-- == 0 || ns->nfiles <= NS_FILES_BOUND)
+            return;
+        if (inode->pins == 0 && !(inode->state & (INODE_BUSY | INODE_DEAD)) &&
+            !data_dirty(inode)) {
+            data_put_file(inode);
+        } else {
+            list_del(&inode->files);
+            list_add_tail(&ns->files, &inode->files);
+        }
+    }
+}
+
+/* -- publication --------------------------------------------------------------------------------- */
+
+/* The cache's call, without any of its locks: the inode's record joins the cut's data. The commit
+ * may wait, so it runs without our lock; BUSY keeps others off the record (invariant 7). */
+static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *cut,
+                        unsigned commit_flags)
+{
+    struct ns_inode *inode = owner;
+    struct ns *ns = inode->ns;
+    struct cache_file *file = NULL;
+    struct ns_stat st;
+    uint64_t used;
+    int err = -ESTALE;
+
+    pthread_mutex_lock(&ns->lock);
+    while (inode->state & INODE_BUSY || ns->frozen)
+        pthread_cond_wait(&ns->changed, &ns->lock);
+    if (!(inode->state & INODE_DEAD) && inode->file) {
+        inode->state |= INODE_BUSY;
+        file = inode->file;
+        st = inode->st;
+    }
+    pthread_mutex_unlock(&ns->lock);
+    if (!file) {
+        obj_tx_abort(tx);
+        return err;
+    }
+    st.size = cut->size;
+    st.mtime_ns = cut->mtime_ns;
+    st.version = cut->version;
+    err = cache_used(file, &used);
+    if (!err) {
+        st.used = used;
+        err = inode_put_record(tx, 0, inode, &st);
+    }
+    if (err)
+        obj_tx_abort(tx);
+    else
+        err = obj_tx_commit(tx, commit_flags & OBJ_SYNC, NULL);
+    pthread_mutex_lock(&ns->lock);
+    if (!err) {
+        inode->st.size = st.size;
+        inode->st.mtime_ns = st.mtime_ns;
+        inode->st.version = st.version;
+        inode->st.used = st.used;
+        inode->written = 0;
+    }
+    inode->state &= (uint8_t)~INODE_BUSY;
+    if (inode->state & INODE_SETTLE)
+        worker_kick(ns);
+    pthread_cond_broadcast(&ns->changed);
+    pthread_mutex_unlock(&ns->lock);
+    return err;
+}
+
+const struct cache_owner_ops data_ops = {.publish = data_publish};
+
+void data_mtime_pending(struct ns_inode *inode)
+{
+    struct ns *ns = inode->ns;
+
+    inode->state |= INODE_SETTLE;
+    list_del(&inode->files);
+    list_add_tail(&ns->settling, &inode->files);
+    worker_kick(ns);
+}
+
+int data_settle(struct ns_call *c, struct ns_inode *inode)
+{
+    struct ns_stat st = inode->st;
+    struct cache_cut cut;
+    struct obj_tx *tx;
+    int err = 0;
+
+    if (!(inode->state & INODE_SETTLE) || inode->state & INODE_BUSY || data_dirty(inode))
+        return 0;
+    cache_file_cut(inode->file, &cut);
+    if (cut.mtime_ns != st.mtime_ns && !(inode->state & INODE_DEAD)) {
+        st.mtime_ns = cut.mtime_ns;
+        err = obj_tx_begin(c->ns->cont, nsrec_dir_id(inode->birth), &tx);
+        if (err)
+            return err;
+        err = inode_put_record(tx, inode->birth, inode, &st);
+        if (err)
+            obj_tx_abort(tx);
+        else
+            err = call_commit(c, tx);
+        if (err)
+            return err;
+        inode->st = st;
+    }
+    inode->state &= (uint8_t)~INODE_SETTLE;
+    list_del(&inode->files);
+    list_add_tail(&c->ns->files, &inode->files);
+    return 0;
+}
+
+int data_settle_all(struct ns *ns, unsigned flags)
+{
+    struct ns_call c;
+    int err;
+
+    call_begin(&c, ns, flags);
+    do {
+        err = call_writable(&c);
+        list_for_each_safe(pos, tmp, &ns->settling) {
+            if (!err)
+                err = data_settle(&c, container_of(pos, struct ns_inode, files));
+        }
+    } while (call_retry(&c, &err));
+    return call_end(&c, err);
+}
+
+/* -- calls ---------------------------------------------------------------------------------------- */
+
+static int data_begin_locked(struct ns_call *c, uint64_t ino, bool write, struct ns_inode **out)
+{
+    int err = write ? call_writable(c) : 0;
+
+    if (!err)
+        err = inode_get(c, ino, out);
+    if (err)
+        return err;
+    if (!S_ISREG((*out)->st.mode))
+        return S_ISDIR((*out)->st.mode) ? -EISDIR : -EINVAL;
+    return data_file(*out);
+}
+
+/* Pins the inode and its data handle, for work without the lock. */
+static int data_begin(struct ns *ns, uint64_t ino, bool write, unsigned flags,
+                      struct ns_inode **out)
+{
+    struct ns_call c;
+    int err;
+
+    call_begin(&c, ns, flags);
+    do
+        err = data_begin_locked(&c, ino, write, out);
+    while (call_retry(&c, &err));
+    if (!err)
+        inode_pin(*out);
+    return call_end(&c, err);
+}
+
+/* now_ns is not 0 where the data was changed; written: bytes accepted. */
+static void data_end(struct ns_inode *inode, int64_t now_ns, uint64_t written)
+{
+    struct ns *ns = inode->ns;
+
+    pthread_mutex_lock(&ns->lock);
+    if (now_ns)
+        inode->st.ctime_ns = now_ns;
+    inode->written += written;
+    inode_unpin(inode);
+    if (ns->nfiles > NS_FILES_BOUND)
+        data_trim_files(ns);
+    pthread_mutex_unlock(&ns->lock);
+}
+
+static unsigned data_flags(unsigned flags)
+{
+    return (flags & DFE_NOWAIT ? CACHE_NOWAIT : 0) | (flags & DFE_APPEND ? CACHE_APPEND : 0);
+}
+
+static ssize_t data_error(ssize_t err)
+{
+    return err == -EUCLEAN ? -EIO : err;
+}
+
+ssize_t ns_read(struct ns *ns, uint64_t ino, uint64_t off, void *dst, size_t len, unsigned flags)
+{
+    struct ns_inode *inode;
+    ssize_t n = data_begin(ns, ino, false, flags, &inode);
+
+    if (n)
+        return n;
+    n = cache_read(inode->file, off, dst, len, data_flags(flags & DFE_NOWAIT));
+    data_end(inode, 0, 0);
+    return data_error(n);
+}
+
+int ns_pin(struct ns *ns, uint64_t ino, uint64_t off, size_t len, unsigned flags,
+           struct cache_pin *out)
+{
+    struct ns_inode *inode;
+    int err = data_begin(ns, ino, false, flags, &inode);
+
+    if (err)
+        return err;
+    err = cache_pin(inode->file, off, len, data_flags(flags & DFE_NOWAIT), out);
+    data_end(inode, 0, 0);
+    return (int)data_error(err);
+}
+
+void ns_unpin(struct ns *ns, struct cache_pin *pin)
+{
+    cache_unpin(ns->cache, pin);
+}
+
+ssize_t ns_write(struct ns *ns, uint64_t ino, uint64_t off, const void *src, size_t len,
+                 unsigned flags, uint64_t *at)
+{
+    int64_t now_ns = base_real_ns();
+    struct ns_inode *inode;
+    ssize_t n;
+
+    if (!(flags & DFE_APPEND)) {
+        if (len > 0 && off >= DFE_FILE_BYTES)
+            return -EFBIG;
+        if (len > DFE_FILE_BYTES - off)
+            len = DFE_FILE_BYTES - off;
+    }
+    n = data_begin(ns, ino, true, flags, &inode);
+    if (n)
+        return n;
+    n = cache_write(inode->file, off, src, len, now_ns, data_flags(flags), at);
+    data_end(inode, n > 0 ? now_ns : 0, n > 0 ? (uint64_t)n : 0);
+    return data_error(n);
+}
+
+int ns_punch(struct ns *ns, uint64_t ino, uint64_t off, uint64_t len, unsigned flags)
+{
+    int64_t now_ns = base_real_ns();
+    struct ns_inode *inode;
+    struct cache_cut cut;
+    int err;
+
+    if (len == 0)
+        return -EINVAL;
+    if (off > DFE_FILE_BYTES || len > DFE_FILE_BYTES - off)
+        return -EFBIG;
+    err = data_begin(ns, ino, true, flags, &inode);
+    if (err)
+        return err;
+    cache_file_cut(inode->file, &cut);
+    if (off < cut.size) {
+        if (len > cut.size - off)
+            len = cut.size - off;
+        err = cache_punch(inode->file, off, len, now_ns, data_flags(flags & DFE_NOWAIT));
+    }
+    data_end(inode, err ? 0 : now_ns, 0);
+    return (int)data_error(err);
+}
+
+int ns_next(struct ns *ns, uint64_t ino, uint64_t off, enum obj_next what, uint64_t *out)
+{
+    struct ns_inode *inode;
+    int err = data_begin(ns, ino, false, 0, &inode);
+
+    if (err)
+        return err;
+    err = cache_next(inode->file, off, what, out);
+    data_end(inode, 0, 0);
+    return (int)data_error(err);
+}
+
+/* -- durability ------------------------------------------------------------------------------------ */
+
+static int fsync_locked(struct ns_call *c, uint64_t ino, struct ns_inode **out)
+{
+    int err = inode_get(c, ino, out);
+
+    if (!err)
+        inode_pin(*out);
+    return err;
+}
+
+static int fsync_settle(struct ns *ns, struct ns_inode *inode)
+{
+    struct ns_call c;
+    int err;
+
+    call_begin(&c, ns, 0);
+    do
+        err = inode->state & INODE_SETTLE ? data_settle(&c, inode) : 0;
+    while (call_retry(&c, &err));
+    return call_end(&c, err);
+}
+
+int ns_fsync(struct ns *ns, uint64_t ino, unsigned flags)
+{
+    struct cache_file *file;
+    struct ns_inode *inode;
+    struct ns_call c;
+    int err, sync_err;
+
+    call_begin(&c, ns, flags);
+    do
+        err = fsync_locked(&c, ino, &inode);
+    while (call_retry(&c, &err));
+    file = !err && S_ISREG(inode->st.mode) ? inode->file : NULL;
+    err = call_end(&c, err);
+    if (err)
+        return err;
+    if (!ns->read_only && flags & DFE_NOWAIT)
+        err = -EINPROGRESS;
+    else if (!ns->read_only) {
+        if (file)
+            err = cache_publish(file, CACHE_SYNC);
+        if (file && !err)
+            err = fsync_settle(ns, inode);
+        sync_err = obj_sync(ns->pool); /* the names */
+        err = err ? err : sync_err;
+    }
+    pthread_mutex_lock(&ns->lock);
+    inode_unpin(inode);
+    pthread_mutex_unlock(&ns->lock);
+    return (int)data_error(err);
+}
+
+int ns_sync(struct ns *ns)
+{
+    int err, settle_err, sync_err;
+
+    if (ns->read_only)
+        return 0;
+    err = cache_publish_all(ns->cache, ns->cont, CACHE_SYNC);
+    settle_err = data_settle_all(ns, 0);
+    sync_err = obj_sync(ns->pool);
+    err = err ? err : settle_err ? settle_err : sync_err;
+    return (int)data_error(err);
+}
