@@ -8,6 +8,10 @@
  * is held across I/O and nothing else is taken under it.
  *
  * A parent outlives its children: closing it while any is open is -EBUSY and changes nothing.
+ *
+ * The cache knows files by their obj_cont and reads ahead by itself. So an obj_cont is shared by
+ * all handles of one container and snapshot (api_state), and stays, with its warm data, after the
+ * last of them has closed: until the pool closes or the container is destroyed.
  */
 #ifndef DFE_API_API_H
 #define DFE_API_API_H
@@ -29,23 +33,31 @@ struct dfe_pool {
     struct cache *cache;
     pthread_mutex_t lock;
     pthread_rwlock_t array_lock;
-    unsigned conts;      /* open containers */
-    struct list fs_list; /* open file systems (dfe_fs.link) */
+    unsigned conts;     /* open containers */
+    struct list states; /* api_state.link */
+};
+
+/* One container at its newest state or at a snapshot. Its fields are guarded by pool->lock. */
+struct api_state {
+    struct list link;
+    struct obj_cont *obj;
+    struct dfe_fs *fs; /* its open file system */
+    unsigned handles;
+    char label[64];
+    char snapshot[64]; /* "" is the newest state */
 };
 
 struct dfe_cont {
     struct dfe_pool *pool;
-    struct obj_cont *obj;
-    uint32_t number;
-    char snapshot[64]; /* "" is the newest state */
-    unsigned users;    /* transactions and the file system opened through it; under pool->lock */
+    struct api_state *state;
+    struct obj_cont *obj; /* the state's */
+    unsigned users;       /* transactions and the file system opened through it; pool->lock */
 };
 
 struct dfe_fs {
     struct dfe_cont *cont;
-    struct ns *ns;
-    struct list link;
-    atomic_ulong pins; /* memory lent, and checks that walk this file system */
+    struct ns *ns;     /* NULL while it is being opened or closed; pool->lock */
+    atomic_ulong pins; /* memory lent, and calls that found it through its container */
 };
 
 /* Copies an option struct that begins with its size; fields the caller does not know stay 0. */
@@ -53,6 +65,9 @@ int api_opts(void *dst, size_t dst_bytes, const void *src);
 void api_uuid_text(const uint8_t uuid[16], char text[40]);
 /* Bound of the arena where none is given, bytes. */
 uint64_t api_arena_default(void);
+
+/* Closes the states of a container that nobody has open; snapshot NULL: all of them. -EBUSY. */
+int api_states_close(struct dfe_pool *pool, const char *label, const char *snapshot);
 
 /* The open file system of a container's state, pinned (see dfe_fs.pins), or NULL. */
 struct dfe_fs *api_fs_find(struct dfe_cont *cont);

@@ -21,6 +21,112 @@ void api_cont_unuse(struct dfe_cont *cont)
     pthread_mutex_unlock(&cont->pool->lock);
 }
 
+/* -- states ----------------------------------------------------------------------------------- */
+
+/* Under pool->lock. */
+static struct api_state *find_state(struct dfe_pool *pool, const char *label, const char *snapshot)
+{
+    list_for_each(l, &pool->states)
+    {
+        struct api_state *state = container_of(l, struct api_state, link);
+
+        if (strcmp(state->label, label) == 0 && strcmp(state->snapshot, snapshot) == 0)
+            return state;
+    }
+    return NULL;
+}
+
+/* A state of its own, not in the list yet. */
+static int open_state(struct dfe_pool *pool, const char *label, const char *snapshot,
+                      struct api_state **out)
+{
+    struct api_state *state = calloc(1, sizeof(*state));
+    int ret;
+
+    if (!state)
+        return -ENOMEM;
+    list_init(&state->link);
+    snprintf(state->label, sizeof(state->label), "%s", label);
+    snprintf(state->snapshot, sizeof(state->snapshot), "%s", snapshot);
+    ret = obj_cont_open(pool->obj, label, snapshot[0] ? snapshot : NULL, &state->obj);
+    if (ret < 0) {
+        free(state);
+        return ret;
+    }
+    *out = state;
+    return 0;
+}
+
+static void close_state(struct api_state *state)
+{
+    obj_cont_close(state->obj);
+    free(state);
+}
+
+/* Takes a handle of the state, which is opened where it is not. */
+static int get_state(struct dfe_pool *pool, const char *label, const char *snapshot,
+                     struct api_state **out)
+{
+    struct api_state *mine = NULL, *state;
+    int ret;
+
+    pthread_mutex_lock(&pool->lock);
+    state = find_state(pool, label, snapshot);
+    if (!state) {
+        /* Opened without the lock; who comes second uses the first one's. */
+        pthread_mutex_unlock(&pool->lock);
+        ret = open_state(pool, label, snapshot, &mine);
+        if (ret < 0)
+            return ret;
+        pthread_mutex_lock(&pool->lock);
+        state = find_state(pool, label, snapshot);
+        if (!state) {
+            list_add_tail(&pool->states, &mine->link);
+            state = mine;
+            mine = NULL;
+        }
+    }
+    state->handles++;
+    pool->conts++;
+    pthread_mutex_unlock(&pool->lock);
+    if (mine)
+        close_state(mine);
+    *out = state;
+    return 0;
+}
+
+int api_states_close(struct dfe_pool *pool, const char *label, const char *snapshot)
+{
+    struct list idle;
+    int ret = 0;
+
+    list_init(&idle);
+    pthread_mutex_lock(&pool->lock);
+    list_for_each_safe(l, next, &pool->states)
+    {
+        struct api_state *state = container_of(l, struct api_state, link);
+
+        if (label && strcmp(state->label, label) != 0)
+            continue;
+        if (snapshot && strcmp(state->snapshot, snapshot) != 0)
+            continue;
+        if (state->handles) {
+            ret = -EBUSY;
+            continue;
+        }
+        list_del(l);
+        list_add_tail(&idle, l);
+    }
+    pthread_mutex_unlock(&pool->lock);
+
+    if (!list_empty(&idle) && pool->cache)
+        cache_drop(pool->cache, NULL);
+    list_for_each_safe(l, next, &idle) close_state(container_of(l, struct api_state, link));
+    return ret;
+}
+
+/* -- containers ------------------------------------------------------------------------------- */
+
 static int need_label(const char *label)
 {
     return label && label[0] ? 0 : base_refuse(-EINVAL, "no label was given");
@@ -61,6 +167,8 @@ int dfe_cont_destroy(struct dfe_pool *pool, const char *label)
 
     base_clear_error();
     ret = need_label(label);
+    if (ret == 0 && api_states_close(pool, label, NULL) < 0)
+        ret = base_refuse(-EBUSY, "container %s is open", label);
     return ret < 0 ? ret : obj_cont_destroy(pool->obj, label);
 }
 
@@ -102,7 +210,6 @@ ssize_t dfe_cont_list(struct dfe_pool *pool, struct dfe_cont_info *out, size_t c
 int dfe_cont_open(struct dfe_pool *pool, const char *label, const char *snapshot,
                   struct dfe_cont **out)
 {
-    struct obj_cont_info info = {0};
     struct dfe_cont *cont;
     int ret;
 
@@ -110,21 +217,18 @@ int dfe_cont_open(struct dfe_pool *pool, const char *label, const char *snapshot
     ret = need_label(label);
     if (ret < 0)
         return ret;
+    if (snapshot && !snapshot[0])
+        return base_refuse(-EINVAL, "the snapshot has no name");
     cont = calloc(1, sizeof(*cont));
     if (!cont)
         return -ENOMEM;
-    cont->pool = pool;
-    ret = obj_cont_open(pool->obj, label, snapshot, &cont->obj);
+    ret = get_state(pool, label, snapshot ? snapshot : "", &cont->state);
     if (ret < 0) {
         free(cont);
         return ret;
     }
-    obj_cont_query(cont->obj, &info);
-    cont->number = info.number;
-    snprintf(cont->snapshot, sizeof(cont->snapshot), "%s", snapshot ? snapshot : "");
-    pthread_mutex_lock(&pool->lock);
-    pool->conts++;
-    pthread_mutex_unlock(&pool->lock);
+    cont->pool = pool;
+    cont->obj = cont->state->obj;
     *out = cont;
     return 0;
 }
@@ -137,15 +241,14 @@ int dfe_cont_close(struct dfe_cont *cont)
     base_clear_error();
     pthread_mutex_lock(&pool->lock);
     users = cont->users;
+    if (users == 0) {
+        cont->state->handles--;
+        pool->conts--;
+    }
     pthread_mutex_unlock(&pool->lock);
     if (users)
         return base_refuse(-EBUSY, "a file system or a transaction is open in the container");
-    obj_cont_close(cont->obj);
     free(cont);
-    /* Last: the pool may be closed from here on. */
-    pthread_mutex_lock(&pool->lock);
-    pool->conts--;
-    pthread_mutex_unlock(&pool->lock);
     return 0;
 }
 
@@ -176,19 +279,6 @@ int dfe_cont_prop_set(struct dfe_cont *cont, const char *name, const char *value
 
 /* -- snapshots -------------------------------------------------------------------------------- */
 
-/* What the container's file system has accepted. It may be open through another handle. */
-static int publish(struct dfe_cont *cont)
-{
-    struct dfe_fs *fs = api_fs_find(cont);
-    int ret;
-
-    if (!fs)
-        return 0;
-    ret = cache_publish_all(cont->pool->cache, fs->cont->obj, 0);
-    atomic_fetch_sub(&fs->pins, 1);
-    return ret;
-}
-
 int dfe_snap_create(struct dfe_cont *cont, const char *name, uint64_t *epoch)
 {
     uint64_t at;
@@ -199,7 +289,7 @@ int dfe_snap_create(struct dfe_cont *cont, const char *name, uint64_t *epoch)
         return base_refuse(-EINVAL, "a snapshot needs a name");
     if (obj_cont_read_only(cont->obj))
         return base_refuse(-EROFS, "the container is open read-only");
-    ret = publish(cont);
+    ret = cache_publish_all(cont->pool->cache, cont->obj, 0);
     if (ret < 0)
         return ret;
     ret = obj_snap_create(cont->obj, name, &at);
@@ -213,6 +303,8 @@ int dfe_snap_destroy(struct dfe_cont *cont, const char *name)
     base_clear_error();
     if (!name || !name[0])
         return base_refuse(-EINVAL, "no snapshot was named");
+    if (api_states_close(cont->pool, cont->state->label, name) < 0)
+        return base_refuse(-EBUSY, "snapshot %s is open", name);
     return obj_snap_destroy(cont->obj, name);
 }
 

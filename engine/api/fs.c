@@ -19,25 +19,12 @@ static size_t clip(size_t len)
     return len < RW_MAX_BYTES ? len : RW_MAX_BYTES;
 }
 
-/* Under pool->lock. */
-static struct dfe_fs *find_locked(struct dfe_cont *cont)
-{
-    list_for_each(l, &cont->pool->fs_list)
-    {
-        struct dfe_fs *fs = container_of(l, struct dfe_fs, link);
-
-        if (fs->cont->number == cont->number && strcmp(fs->cont->snapshot, cont->snapshot) == 0)
-            return fs;
-    }
-    return NULL;
-}
-
 struct dfe_fs *api_fs_find(struct dfe_cont *cont)
 {
     struct dfe_fs *fs;
 
     pthread_mutex_lock(&cont->pool->lock);
-    fs = find_locked(cont);
+    fs = cont->state->fs;
     if (fs && fs->ns)
         atomic_fetch_add(&fs->pins, 1);
     else
@@ -62,10 +49,10 @@ int dfe_fs_open(struct dfe_cont *cont, struct dfe_fs **out)
 
     /* Its place is taken before the namespace is opened, which may take long and needs no lock. */
     pthread_mutex_lock(&pool->lock);
-    if (find_locked(cont))
+    if (cont->state->fs)
         ret = -EBUSY;
     else
-        list_add_tail(&pool->fs_list, &fs->link);
+        cont->state->fs = fs;
     pthread_mutex_unlock(&pool->lock);
     if (ret < 0) {
         free(fs);
@@ -75,7 +62,7 @@ int dfe_fs_open(struct dfe_cont *cont, struct dfe_fs **out)
     ret = ns_open(pool->cache, cont->obj, &opts, &ns);
     pthread_mutex_lock(&pool->lock);
     if (ret < 0) {
-        list_del(&fs->link);
+        cont->state->fs = NULL;
     } else {
         fs->ns = ns;
         cont->users++;
@@ -110,7 +97,7 @@ int dfe_fs_close(struct dfe_fs *fs)
 
     ret = ns_close(ns);
     pthread_mutex_lock(&pool->lock);
-    list_del(&fs->link);
+    fs->cont->state->fs = NULL;
     fs->cont->users--;
     pthread_mutex_unlock(&pool->lock);
     free(fs);

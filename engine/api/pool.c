@@ -150,7 +150,7 @@ int dfe_pool_open(const struct dfe_pool_open_opts *opts, struct dfe_pool **out)
     }
     pthread_mutex_init(&pool->lock, NULL);
     pthread_rwlock_init(&pool->array_lock, NULL);
-    list_init(&pool->fs_list);
+    list_init(&pool->states);
     *out = pool;
     return 0;
 }
@@ -168,6 +168,8 @@ int dfe_pool_close(struct dfe_pool *pool)
         return base_refuse(-EBUSY, "%u of the pool's containers are open", conts);
 
     ret = cache_close(pool->cache);
+    pool->cache = NULL;
+    api_states_close(pool, NULL, NULL);
     err = obj_pool_close(pool->obj);
     if (ret == 0)
         ret = err;
