@@ -28,12 +28,17 @@ struct super {
     uint64_t least_checkpoint; /* an index whose checkpoint number is lower is too old */
 };
 
-/* Geometry for a new device: 2 superblocks, journal, data. -ENOSPC: too small (the text says how much is
- * needed). journal_bytes 0: 1/64 of the device within [8 MiB, 256 MiB]. */
+/* The journal holds at least one batch of the largest transaction. */
+#define SUPER_JOURNAL_MIN_BYTES (8ull << 20)
+
+/* Geometry for a new device: 2 superblocks, journal, data (from a multiple of 1 MiB on). -ENOSPC: too
+ * small (the text says how much is needed). journal_bytes 0: 1/64 of the device within [8 MiB,
+ * 256 MiB]; -EINVAL below SUPER_JOURNAL_MIN_BYTES. Sets neither uuid nor generation. */
 int super_layout(uint64_t size_bytes, uint64_t journal_bytes, struct super *out);
 int super_write(struct queue_dev *dev, struct super *s); /* both copies, flushed; generation + 1 */
-/* -ENODATA no superblock there (zeros or foreign), -EUCLEAN both damaged, -EPROTONOSUPPORT newer format.
- * One damaged copy: *repaired_from_copy is set and the good one is used. */
+/* -ENODATA no superblock there (zeros or foreign), -EUCLEAN both damaged or a device that is shorter than its
+ * superblock says, -EPROTONOSUPPORT newer format. One damaged copy: *one_damaged is set and the good one is
+ * used (the next super_write heals the other). */
 int super_read(struct queue_dev *dev, struct super *out, bool *one_damaged);
 int super_wipe(struct queue_dev *dev);
 
@@ -43,11 +48,14 @@ struct pool_record {
     uint32_t format;
     char device[256]; /* URI; "data" is the file in the pool's directory */
 };
-int record_write(const char *pool_dir, const struct pool_record *r); /* atomic, durable */
+/* Atomic, durable. -EINVAL: a label or a device that cannot be recorded. */
+int record_write(const char *pool_dir, const struct pool_record *r);
 int record_read(const char *pool_dir, struct pool_record *out); /* -ENOENT, -EUCLEAN, -EPROTONOSUPPORT */
+/* Labels of pools, containers and snapshots: 1 to 63 of [A-Za-z0-9._-], not starting with '.' or '-'. */
+bool label_ok(const char *label);
 
-void uuid_make(uint8_t uuid[16]); /* random, version 4 */
+int uuid_make(uint8_t uuid[16]); /* random, version 4; -EIO without a source of randomness */
 void uuid_text(const uint8_t uuid[16], char text[37]);
-int uuid_parse(const char *text, uint8_t uuid[16]);
+int uuid_parse(const char *text, uint8_t uuid[16]); /* -EINVAL */
 
 #endif
