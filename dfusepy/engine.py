@@ -7,9 +7,10 @@
     with engine.Pool.open("/data/demo") as pool:
         pool.container_create("home", uid=os.getuid(), gid=os.getgid())
         with pool.container("home") as home, home.filesystem() as fs:
-            attr = fs.mknod(engine.ROOT, b"hello", 0o100644)
+            attr = fs.mknod(engine.ROOT, b"hello", 0o100644, flags=engine.REF)
             fs.write(attr.ino, 0, b"world")
             fs.fsync(attr.ino)
+            fs.unref(attr.ino)
 
 Sizes and offsets are bytes, times nanoseconds since the epoch, names bytes. Every handle is a
 context manager with `close()`; a closed one raises ValueError, and so does one that a forked child

@@ -100,8 +100,10 @@ class FileSystem(Handle):
     changed nothing. Errors are OSError with the errno of the matching system call. Who may do what
     is not checked here: the kernel does it at the mount.
 
-    An inode without links lives as long as references to it: `ref`, or REF in the calls that return
-    inodes; `unref` gives them back.
+    A number is good while something refers to the inode: an entry that was looked up lately, or a
+    reference, taken by `ref` or by REF in the calls that return inodes, given back by `unref`. An
+    inode without links lives until its last reference goes. A number that nothing refers to raises
+    OSError ESTALE.
     """
 
     _what = "file system"

@@ -226,8 +226,6 @@ WRONG_IN_FS: list[Callable[[engine.FileSystem], object]] = [
     lambda fs: fs.pin(ROOT, 0, -1),
     lambda fs: fs.readdir(ROOT, -1),
     lambda fs: fs.readdir(ROOT, 0, 0, -5),
-    lambda fs: fs.readdir(ROOT, 0, 0, 0),
-    lambda fs: fs.readdir(ROOT, 0, 0, 10),
     lambda fs: fs.setxattr(ROOT, "user.a", b""),  # type: ignore[arg-type]
     lambda fs: fs.setxattr(ROOT, b"user.a", "text"),  # type: ignore[arg-type]
     lambda fs: fs.unref(ROOT, -1),
