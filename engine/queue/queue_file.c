@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/falloc.h>
 #include <linux/fs.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,4 +187,31 @@ int queue_file_open(struct queue_dev *dev, const char *path, const struct queue_
     }
     dev->info.direct = !opts->no_direct && try_direct(fd, dev->info.size_bytes);
     return fd;
+}
+
+int64_t queue_file_perform(int fd, const struct queue_req *req)
+{
+    struct queue_rest r = queue_rest(req);
+    ssize_t n = 0;
+
+    do {
+        switch (req->op) {
+        case QUEUE_READ:
+            n = pread(fd, r.buf, r.len, (off_t)r.off);
+            break;
+        case QUEUE_WRITE:
+            n = pwrite(fd, r.buf, r.len, (off_t)r.off);
+            break;
+        case QUEUE_FLUSH:
+            n = fdatasync(fd);
+            break;
+        case QUEUE_DISCARD:
+            n = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)r.off,
+                          (off_t)r.len);
+            if (n < 0 && errno == EOPNOTSUPP)
+                n = 0; /* advice that this device does not take */
+            break;
+        }
+    } while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : n;
 }

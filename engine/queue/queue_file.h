@@ -9,4 +9,7 @@
  * The lock belongs to the description that does the I/O, so that it ends with the last request. */
 int queue_file_open(struct queue_dev *dev, const char *path, const struct queue_dev_opts *opts);
 
+/* Performs the request's rest by an ordinary system call; returns what queue_done takes. */
+int64_t queue_file_perform(int fd, const struct queue_req *req);
+
 #endif

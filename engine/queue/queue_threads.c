@@ -7,8 +7,6 @@
  * One lock a device guards all its lists; it is never held during I/O, which costs far more.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/falloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,33 +33,6 @@ struct threads_queue {
     struct list finished; /* requests; the result is in their priv[1] */
 };
 
-static int64_t perform(int fd, const struct queue_req *req)
-{
-    struct queue_rest r = queue_rest(req);
-    ssize_t n = 0;
-
-    do {
-        switch (req->op) {
-        case QUEUE_READ:
-            n = pread(fd, r.buf, r.len, (off_t)r.off);
-            break;
-        case QUEUE_WRITE:
-            n = pwrite(fd, r.buf, r.len, (off_t)r.off);
-            break;
-        case QUEUE_FLUSH:
-            n = fdatasync(fd);
-            break;
-        case QUEUE_DISCARD:
-            n = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)r.off,
-                          (off_t)r.len);
-            if (n < 0 && errno == EOPNOTSUPP)
-                n = 0; /* advice that this device does not take */
-            break;
-        }
-    } while (n < 0 && errno == EINTR);
-    return n < 0 ? -errno : n;
-}
-
 /* priv[1] names the request's queue until it is performed, then holds the result. */
 static void *serve(void *arg)
 {
@@ -77,7 +48,7 @@ static void *serve(void *arg)
         struct threads_queue *tq = (struct threads_queue *)(uintptr_t)req->priv[1];
         list_del(&req->link);
         pthread_mutex_unlock(&d->lock);
-        int64_t res = perform(d->fd, req);
+        int64_t res = queue_file_perform(d->fd, req);
         pthread_mutex_lock(&d->lock);
         req->priv[1] = (uint64_t)res;
         list_add_tail(&tq->finished, &req->link);

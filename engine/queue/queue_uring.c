@@ -7,7 +7,10 @@
  *     more than that: io_uring_get_sqe cannot fail;
  *  2. fixed[i] of a queue is set only while extent i is registered with its ring. The arena tells
  *     of an extent before it hands out the first buffer in it and after the last came back, so no
- *     request ever meets a change of its own extent.
+ *     request ever meets a change of its own extent;
+ *  3. a queue may be without a ring (has_ring false): the kernel charges rings to the user's locked
+ *     memory and may refuse one more. Such a queue performs each request inside submit: slower, and
+ *     right.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -47,7 +50,7 @@ struct uring_queue {
     struct list link;
     struct io_uring ring;
     unsigned waiting; /* entries that the kernel has not been given */
-    bool has_table;
+    bool has_ring, has_table;
     _Atomic uint8_t *fixed; /* by extent */
 };
 
@@ -185,11 +188,11 @@ static int uring_queue_open(struct queue *q)
     if (!uq)
         return base_refuse(-ENOMEM, "device %s: out of memory", q->dev->uri);
     rc = ring_open(&uq->ring);
-    if (rc < 0) {
-        free(uq);
-        return base_fail(rc, "device %s: no io_uring queue: %s", q->dev->uri, strerror(-rc));
-    }
-    if (d->arena)
+    uq->has_ring = rc == 0;
+    if (rc < 0)
+        base_log(BASE_LOG_INFO, "device %s: one more ring is refused (%s), this queue does without",
+                 q->dev->uri, strerror(-rc));
+    if (d->arena && uq->has_ring)
         uq->fixed = calloc(d->n_extents, 1);
     uq->has_table = uq->fixed && io_uring_register_buffers_sparse(&uq->ring, d->n_extents) == 0;
     q->priv = uq;
@@ -210,7 +213,8 @@ static void uring_queue_close(struct queue *q)
     pthread_mutex_lock(&d->lock);
     list_del(&uq->link);
     pthread_mutex_unlock(&d->lock);
-    io_uring_queue_exit(&uq->ring);
+    if (uq->has_ring)
+        io_uring_queue_exit(&uq->ring);
     free((void *)uq->fixed);
     free(uq);
 }
@@ -274,11 +278,17 @@ static int enter(struct uring_queue *uq, unsigned wait)
 
 static void uring_submit(struct queue *q, struct queue_req *req)
 {
+    struct uring_dev *d = q->dev->priv;
     struct uring_queue *uq = q->priv;
-    struct io_uring_sqe *sqe = io_uring_get_sqe(&uq->ring);
+    struct io_uring_sqe *sqe;
 
+    if (!uq->has_ring) { /* 3 */
+        queue_done(q, req, queue_file_perform(d->fd, req));
+        return;
+    }
+    sqe = io_uring_get_sqe(&uq->ring);
     DFE_ASSERT(sqe); /* 1 */
-    prepare(sqe, q->dev->priv, uq, req);
+    prepare(sqe, d, uq, req);
     io_uring_sqe_set_data(sqe, req);
     uq->waiting++;
     if (uq->waiting >= BATCH || req->op == QUEUE_FLUSH || req->len >= BATCH_BYTES)
@@ -309,9 +319,12 @@ static unsigned reap(struct queue *q)
 static int uring_poll(struct queue *q, bool wait)
 {
     struct uring_queue *uq = q->priv;
-    unsigned n = reap(q);
+    unsigned n;
     int rc = 0;
 
+    if (!uq->has_ring)
+        return 0;
+    n = reap(q);
     if (uq->waiting || (wait && n == 0)) {
         rc = enter(uq, wait && n == 0);
         if (transient(rc)) {

@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contract of the queue layer (queue.h): one suite, run for every backend. */
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 #include "base/assert.h"
@@ -499,6 +507,57 @@ static void arena_buffers(void)
     free(back);
 }
 
+static void on_alarm(int sig)
+{
+    (void)sig;
+}
+
+/* Every wait of the layer is interrupted now and then. */
+static void signals_do_no_harm(void)
+{
+    struct sigaction sa = {.sa_handler = on_alarm}; /* no SA_RESTART */
+    struct itimerval often = {{0, 500}, {0, 500}}, off = {{0, 0}, {0, 0}};
+
+    CHECK_EQ(sigaction(SIGALRM, &sa, NULL), 0);
+    CHECK_EQ(setitimer(ITIMER_REAL, &often, NULL), 0);
+    reads_what_was_written();
+    completes_exactly_once();
+    threads_have_their_own_queues();
+    CHECK_EQ(setitimer(ITIMER_REAL, &off, NULL), 0);
+}
+
+/* No descriptor is left for one more ring: the queue works without. */
+static void works_when_rings_run_out(void)
+{
+    struct queue_dev *dev = open_dev();
+    struct rlimit had, none;
+    struct queue *q;
+    int next_fd = dup(2);
+
+    CHECK(next_fd > 2);
+    close(next_fd);
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &had), 0);
+    none = had;
+    none.rlim_cur = (rlim_t)next_fd;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    CHECK_EQ(queue_borrow(dev, &q), 0);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &had), 0);
+    uint8_t *buf = blocks(512), *back = blocks(512);
+    struct queue_req reqs[] = {
+        {.op = QUEUE_WRITE, .off = BLOCK, .buf = buf, .len = 512 * BLOCK},
+        {.op = QUEUE_FLUSH},
+        {.op = QUEUE_READ, .off = BLOCK, .buf = back, .len = 512 * BLOCK},
+    };
+    fill(buf, 512 * BLOCK, test_rand(&seed));
+    for (size_t i = 0; i < DFE_ARRAY_LEN(reqs); i++)
+        CHECK_EQ(queue_run(q, &reqs[i], 1), 0);
+    CHECK(!kind->keeps_data || memcmp(buf, back, 512 * BLOCK) == 0);
+    queue_return(dev, q);
+    queue_dev_close(dev);
+    free(buf);
+    free(back);
+}
+
 /* A file that is cut while open gives errors, not old bytes. */
 static void truncated_file_is_an_error(void)
 {
@@ -548,6 +607,37 @@ static void creation_is_whole_or_not_at_all(void)
     CHECK_EQ(queue_dev_open(other, &o, &dev), -ENOENT);
 }
 
+/* As in many containers: io_uring_setup gives -EPERM. In a child, since a filter cannot be lifted. */
+static void threads_stand_in_for_uring(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {DFE_ARRAY_LEN(code), code};
+    int status;
+    pid_t pid = fork();
+
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        struct queue_dev_info info;
+        struct queue_dev *dev;
+        CHECK_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        CHECK_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+        kind = &kinds[0];
+        dev = open_dev();
+        queue_dev_info(dev, &info);
+        CHECK(strcmp(info.backend, "threads") == 0);
+        queue_dev_close(dev);
+        reads_what_was_written();
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_EQ(status, 0);
+}
+
 static void names_that_mean_nothing(void)
 {
     static const char *const bad[] = {"", "file:", "nvme:x", "mem:", "null:x", "c:d"};
@@ -591,10 +681,16 @@ int main(void)
         RUN(one_writer_at_a_time);
         RUN(threads_have_their_own_queues);
         RUN(arena_buffers);
+        RUN(signals_do_no_harm);
+        RUN(works_when_rings_run_out);
         RUN(truncated_file_is_an_error);
         RUN(creation_is_whole_or_not_at_all);
         if (kind->keeps_data)
             remove_dev();
     }
+    kind = &kinds[0];
+    create_dev();
+    RUN(threads_stand_in_for_uring);
+    remove_dev();
     return 0;
 }
