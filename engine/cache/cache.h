@@ -49,6 +49,7 @@ struct cache_opts {
     uint32_t commit_interval_ms; /* 0: DFE_COMMIT_INTERVAL_MS */
     uint32_t flush_threads;   /* 0: 2 */
     uint32_t readahead_max_bytes; /* 0: 4 MiB */
+    uint64_t slots_bound_bytes; /* the cache's share of the arena; 0: all of it */
 };
 
 struct cache_info {
@@ -117,6 +118,10 @@ int cache_publish_all(struct cache *cache, struct obj_cont *cont, unsigned flags
 int cache_next(struct cache_file *file, uint64_t off, enum obj_next what, uint64_t *out);
 /* Bytes held: published plus dirty blocks (st_blocks). (waits, cheap when known) */
 int cache_used(struct cache_file *file, uint64_t *bytes);
+
+/* Publishes and forgets all files of cont, which nobody may have: before obj_cont_close, since files
+ * are known by their container's handle. Data that cannot be published is lost. (waits) */
+int cache_forget(struct cache *cache, struct obj_cont *cont);
 
 /* Drops clean slots: all of them, or one file's (tests; `drop caches`). */
 void cache_drop(struct cache *cache, struct cache_file *file);

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside the cache: what its files share.
+ *
+ * One mutex (cache.lock) guards every structure here; it is never held across I/O, copies of user
+ * data or calls of the owner. Above it each file has an operation lock (op_*, a shared/exclusive
+ * lock made of a counter): reads share it, changes of the data and the cut of a publication exclude.
+ *
+ * Invariants
+ *  1. A block is valid in at most one slot. Slots may overlap, even coincide; validity decides.
+ *  2. A block that is not valid reads as zeros where it was punched since the last publication
+ *     (pending, flying) or lies past dev_end; else the store holds it, unchanged until somebody
+ *     changes the file, which grows cut.version. So a load that saw one version from start to end
+ *     is right, whatever was published meanwhile.
+ *  3. Bytes of the last block past the file's size are zeros.
+ *  4. A block under write-back (wb) or in a slot on loan is not modified: its writer moves the
+ *     64 KiB around it to a fresh slot.
+ *  5. dirty is part of valid. Each dirty block, and each block of the flight, has 4 KiB reserved.
+ *  6. A file has one publication at a time; what it carries is the file at one moment.
+ */
+#ifndef DFE_CACHE_CACHE_INT_H
+#define DFE_CACHE_CACHE_INT_H
+
+#include <pthread.h>
+
+#include "base/limits.h"
+#include "base/list.h"
+#include "cache/bits.h"
+#include "cache/cache.h"
+
+#define BLOCK DFE_BLOCK_BYTES
+#define SLOT_ORDER_MAX 8u /* log2 of blocks: 1 MiB */
+#define COW_ORDER 4u      /* 64 KiB */
+
+/* A file whose next transaction would need this much is published now (KICK) or by its next writer
+ * (BOUND): a publication is one transaction, whose bound is DFE_TX_BYTES. */
+#define TX_COST_KICK (1u << 20)
+#define TX_COST_BOUND (2u << 20)
+#define PUNCHES_MAX 1024u /* and no more of these: each is an operation of the transaction */
+#define TX_RUN_COST 96u /* an extent record */
+#define TX_BLOCK_COST 4u /* its checksum */
+
+struct slot {
+    struct slot *hash_next;
+    struct list file_link;   /* cache_file.slots */
+    struct list dirty_link;  /* cache_file.dirty_slots while any block is dirty */
+    struct list lru;         /* cache.lru while evictable: clean and not pinned */
+    struct cache *cache;
+    struct cache_file *file; /* NULL: out of the index, lives until its last pin goes */
+    uint64_t first;          /* block of the file, aligned to the slot's length */
+    uint8_t *data;
+    uint32_t pins;           /* whoever needs the memory */
+    uint32_t loans;          /* those among the pins that need the bytes unchanged */
+    uint16_t dirty_runs;
+    uint8_t order;
+    struct bits valid, dirty, wb, loading;
+};
+
+struct range {
+    uint64_t from, to; /* blocks; to UINT64_MAX: to the end */
+};
+
+struct ranges {
+    uint32_t n, cap;
+    struct range r[];
+};
+
+struct cache_file {
+    struct list hash_link;
+    struct list flush_link; /* cache.dirty_files while changed */
+    struct list ra_link;    /* cache.ra_files while read-ahead is wanted */
+    struct list slots, dirty_slots;
+    struct cache *cache;
+    struct obj_cont *cont;
+    struct obj_id oid;
+    const struct cache_owner_ops *ops;
+    void *owner;
+    struct cache_cut cut;
+    uint64_t dev_end; /* block: nothing published lies at or past it */
+    struct ranges *pending; /* punched since the last cut */
+    struct ranges *flying;  /* in the publication under way, or in the last one, which failed */
+    uint64_t since_ns;    /* monotonic: oldest unpublished change */
+    uint64_t retry_ns;    /* monotonic: not before, after a failure */
+    uint64_t used_bytes;  /* published, where used_known */
+    uint32_t dirty_blocks, dirty_runs;
+    uint32_t refs, busy;  /* the owner's; ours */
+    int32_t op;           /* operation lock: n shared holders, -1 exclusive */
+    uint32_t op_waiting;  /* for exclusive */
+    uint64_t ra_last, ra_next; /* bytes: where the last read began and ended */
+    uint64_t ra_from, ra_to;   /* blocks: wanted from read-ahead, asked so far */
+    uint64_t wr_next;     /* byte after the last write */
+    uint32_t ra_window;   /* bytes */
+    int error;            /* of the last publication */
+    uint16_t orders;      /* slot orders that may be there */
+    uint8_t retries;
+    bool changed;         /* since the last cut */
+    bool publishing;
+    bool unsynced;        /* published, perhaps not durable */
+    bool used_known;
+    bool gone;            /* discarded: out of the table */
+};
+
+_Static_assert(sizeof(struct cache_file) <= 304, "what a cached file costs");
+
+#define CACHE_CVS 32u
+
+struct cache {
+    struct obj_pool *pool;
+    struct buf_arena *arena;
+    pthread_mutex_t lock;
+    pthread_cond_t file_cv[CACHE_CVS]; /* a file's op lock, loads, publication; by address */
+    pthread_cond_t flush_cv, ra_cv;    /* threads wait for work */
+    pthread_cond_t room_cv;            /* dirty bytes or memory were given back */
+    struct list *files;
+    uint32_t files_mask;
+    struct slot **slots;
+    uint32_t slots_mask, n_slots;
+    struct list lru, dirty_files, ra_files;
+    uint64_t slots_bytes, slots_bound;
+    uint64_t dirty_blocks; /* dirty and flying */
+    uint64_t dirty_bound;  /* bytes */
+    uint64_t interval_ns;
+    uint64_t drain_bps;    /* bytes a second that publications reached lately */
+    uint32_t readahead_max;
+    uint32_t want_room;    /* threads waiting for memory */
+    bool stop, failing;    /* failing: the last publication failed */
+    uint32_t n_threads;
+    pthread_t *threads;
+    struct cache_info info;
+};
+
+static inline uint64_t slot_blocks(const struct slot *s)
+{
+    return 1ull << s->order;
+}
+
+static inline size_t slot_bytes(const struct slot *s)
+{
+    return (size_t)BLOCK << s->order;
+}
+
+static inline uint64_t blocks_up(uint64_t bytes)
+{
+    return (bytes + BLOCK - 1) / BLOCK;
+}
+
+/* Functions below are called with cache.lock held unless they say otherwise. */
+
+/* -- file.c */
+pthread_cond_t *file_cv(struct cache_file *file);
+void file_wake(struct cache_file *file);
+/* 0, or -EINPROGRESS with nowait. May drop the lock while it waits. */
+int file_lock_shared(struct cache_file *file, bool nowait);
+int file_lock_excl(struct cache_file *file, bool nowait);
+void file_unlock(struct cache_file *file);
+void file_reap(struct cache_file *file); /* frees it when nothing holds it */
+void file_hold(struct cache_file *file); /* it stays while we work on it */
+void file_release(struct cache_file *file);
+void file_changed(struct cache_file *file, int64_t now_ns); /* the data did */
+void file_drop_dirty(struct cache_file *file);
+bool file_is_dirty(const struct cache_file *file);
+uint64_t file_tx_cost(const struct cache_file *file);
+/* Known to be zeros without asking the store (invariant 2); the block is not valid. */
+bool file_known_zero(const struct cache_file *file, uint64_t block);
+
+/* -- ranges.c */
+bool ranges_has(const struct ranges *r, uint64_t block);
+/* First block >= block that lies in a range; UINT64_MAX: none. */
+uint64_t ranges_next(const struct ranges *r, uint64_t block);
+/* First block >= block that lies in none. */
+uint64_t ranges_end(const struct ranges *r, uint64_t block);
+/* Adds [from, to). *r may be NULL. */
+int ranges_add(struct ranges **r, uint64_t from, uint64_t to);
+/* Room for more: so that a later ranges_add cannot fail. */
+int ranges_room(struct ranges **r, uint32_t more);
+/* Moves all of *from, or on -ENOMEM nothing. */
+int ranges_merge(struct ranges **into, struct ranges **from);
+
+/* -- slot.c */
+/* Without the lock. Evicts to make room; a smaller one down to min_order; NULL: none to be had.
+ * The slot has one pin and is in no index. */
+struct slot *slot_alloc(struct cache *cache, unsigned order, unsigned min_order);
+/* Into the index of file, at the aligned run that holds block. */
+void slot_attach(struct slot *s, struct cache_file *file, uint64_t block);
+void slot_detach(struct slot *s);
+void slot_pin(struct slot *s);
+void slot_unpin(struct slot *s); /* may free it */
+enum slot_want { SLOT_VALID, SLOT_LOADING, SLOT_WRITABLE };
+struct slot *slot_find(const struct cache_file *file, uint64_t block, enum slot_want want);
+/* Bits i .. i + n of the slot become dirty (and valid), or invalid (and clean). */
+void slot_dirty(struct slot *s, unsigned i, unsigned n);
+void slot_invalidate(struct slot *s, unsigned i, unsigned n);
+/* Takes all dirty blocks of the slot under write-back; their number. */
+unsigned slot_take_dirty(struct slot *s);
+/* The file's blocks [from, to) are in no slot any more. */
+void slot_drop_range(struct cache_file *file, uint64_t from, uint64_t to);
+void slot_drop_clean(struct cache *cache, struct cache_file *file);
+/* Waits for memory or dirty room, with no file locked. -ENOMEM after a while without any. */
+int slot_wait_room(struct cache *cache, unsigned *tries);
+
+/* -- load.c */
+/* Loads what is missing of blocks [from, to) (a few slots of that order at most) into fresh slots;
+ * drops the lock meanwhile. held (room for LOAD_SLOTS) gets them pinned, *n_held how many.
+ * -ENOBUFS: no memory. */
+#define LOAD_SLOTS 4u
+int load_run(struct cache_file *file, uint64_t from, uint64_t to, unsigned order,
+             struct slot **held, unsigned *n_held);
+/* Makes one block valid or known to be zeros; *held (pinned, or NULL) keeps it so.
+ * -EINPROGRESS with nowait. */
+int load_block(struct cache_file *file, uint64_t block, bool nowait, struct slot **held);
+
+/* -- readahead.c */
+void readahead_note(struct cache_file *file, uint64_t off, size_t len);
+unsigned readahead_order(const struct cache_file *file, size_t len);
+void *readahead_main(void *cache);
+
+/* -- flush.c */
+void *flush_main(void *cache);
+void flush_kick(struct cache *cache);
+/* Publishes the file; no lock held. */
+int flush_file(struct cache_file *file, bool sync);
+
+/* -- throttle.c */
+/* Before a write of len bytes, no lock held. */
+int throttle_write(struct cache_file *file, size_t len, bool nowait);
+
+/* -- plan.c: a change of some bytes, prepared so that nothing can fail any more */
+#define PLAN_BLOCKS 257u /* 1 MiB at any offset */
+
+struct piece {
+    struct slot *slot; /* pinned; where the blocks go */
+    struct slot *old;  /* pinned; blocks move from here (invariant 4), or NULL */
+    uint64_t first;    /* block */
+    uint32_t n;        /* blocks */
+    uint32_t move;     /* blocks of slot to copy from old */
+    bool fresh;        /* slot is not in the index yet */
+    bool has_first, has_last; /* the edge blocks hold bytes to keep */
+};
+
+struct plan {
+    struct cache_file *file;
+    uint64_t off;
+    size_t len;
+    const uint8_t *src; /* NULL: zeros */
+    uint64_t reserved;  /* blocks */
+    struct slot *edge[2]; /* pinned */
+    unsigned n;
+    struct piece piece[PLAN_BLOCKS];
+};
+
+/* The file is locked exclusively. -ENOBUFS: no memory now; -EINPROGRESS with nowait. */
+int plan_make(struct plan *p, struct cache_file *file, uint64_t off, size_t len, const void *src,
+              bool nowait);
+void plan_copy(const struct plan *p); /* without the lock */
+void plan_finish(struct plan *p);
+void plan_cancel(struct plan *p);
+
+#endif

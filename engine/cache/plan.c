@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A change of at most 1 MiB, in three steps: make finds or makes the slots, loads what partial blocks
+ * keep, and reserves space, so that everything that can fail or wait is over; copy moves the bytes
+ * without the lock; finish makes them the file's. Between the steps the file is locked exclusively:
+ * only loads (which are then stale) and the end of a publication can come in between.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "cache/cache_int.h"
+
+static uint64_t plan_first(const struct plan *p)
+{
+    return p->off / BLOCK;
+}
+
+static uint64_t plan_end(const struct plan *p)
+{
+    return blocks_up(p->off + p->len);
+}
+
+static bool slot_frozen(const struct slot *s, unsigned i)
+{
+    return s->loans > 0 || bits_test(&s->wb, i);
+}
+
+/* -- which slots ------------------------------------------------------------------------------------- */
+
+/* Length of a fresh slot at block: as much as is to be written, from the alignment the block has; a
+ * stream gets what the alignment allows, so that its slots double until they are 1 MiB. */
+static unsigned fresh_order(const struct plan *p, uint64_t block)
+{
+    bool stream = p->file->wr_next > 0 && p->off == p->file->wr_next;
+    uint64_t left = plan_end(p) - block;
+    unsigned order = 0;
+
+    while (order < SLOT_ORDER_MAX && (block >> order & 1) == 0 &&
+           ((1ull << order) < left || (stream && block > 0)))
+        order++;
+    return order;
+}
+
+/* Blocks from i on that may go to s: valid there or nowhere, and not frozen. */
+static uint32_t run_length(const struct plan *p, const struct slot *s, uint64_t block, bool frozen)
+{
+    uint64_t end = s->first + slot_blocks(s), at;
+
+    if (end > plan_end(p))
+        end = plan_end(p);
+    for (at = block + 1; at < end; at++) {
+        const struct slot *v = slot_find(p->file, at, SLOT_VALID);
+        if ((v && v != s) || (!frozen && slot_frozen(s, (unsigned)(at - s->first))))
+            break;
+    }
+    return (uint32_t)(at - block);
+}
+
+static int add_fresh(struct plan *p, uint64_t block)
+{
+    struct cache *cache = p->file->cache;
+    struct piece *piece = &p->piece[p->n];
+    struct slot *s;
+
+    pthread_mutex_unlock(&cache->lock);
+    s = slot_alloc(cache, fresh_order(p, block), 0);
+    pthread_mutex_lock(&cache->lock);
+    if (!s)
+        return -ENOBUFS;
+    s->first = block; /* aligned: see fresh_order */
+    piece->slot = s;
+    piece->fresh = true;
+    piece->n = run_length(p, s, block, false);
+    return 0;
+}
+
+/* The 64 KiB around block move from old, which must not change, to a fresh slot. */
+static int add_moved(struct plan *p, struct slot *old, uint64_t block)
+{
+    struct cache *cache = p->file->cache;
+    struct piece *piece = &p->piece[p->n];
+    struct slot *s;
+    uint64_t end, written;
+
+    slot_pin(old);
+    pthread_mutex_unlock(&cache->lock);
+    s = slot_alloc(cache, old->order < COW_ORDER ? old->order : COW_ORDER, 0);
+    pthread_mutex_lock(&cache->lock);
+    if (!s) {
+        slot_unpin(old);
+        return -ENOBUFS;
+    }
+    s->first = block >> s->order << s->order;
+    end = s->first + slot_blocks(s);
+    piece->slot = s;
+    piece->old = old;
+    piece->fresh = true;
+    piece->n = run_length(p, old, block, true);
+    if (block + piece->n > end)
+        piece->n = (uint32_t)(end - block);
+    for (uint64_t at = s->first; at < end; at++) {
+        written = at >= block && at < block + piece->n && at * BLOCK >= p->off &&
+                  (at + 1) * BLOCK <= p->off + p->len;
+        if (!written && bits_test(&old->valid, (unsigned)(at - old->first)))
+            piece->move |= 1u << (at - s->first);
+    }
+    return 0;
+}
+
+static int add_piece(struct plan *p, uint64_t block)
+{
+    struct slot *s = slot_find(p->file, block, SLOT_VALID);
+    struct piece *piece = &p->piece[p->n];
+    int rc = 0;
+
+    *piece = (struct piece){.first = block};
+    if (s && slot_frozen(s, (unsigned)(block - s->first))) {
+        rc = add_moved(p, s, block);
+    } else {
+        if (!s)
+            s = slot_find(p->file, block, SLOT_WRITABLE);
+        if (s) {
+            slot_pin(s);
+            piece->slot = s;
+            piece->n = run_length(p, s, block, false);
+        } else {
+            rc = add_fresh(p, block);
+        }
+    }
+    if (rc == 0)
+        p->n++;
+    return rc;
+}
+
+/* -- make --------------------------------------------------------------------------------------------- */
+
+/* Which edge blocks keep bytes that are not written, of those the file has. */
+static bool edge_keeps(const struct plan *p, uint64_t block)
+{
+    uint64_t from = block * BLOCK, to = from + BLOCK, size = p->file->cut.size;
+
+    if (from >= size)
+        return false;
+    return p->off > from || p->off + p->len < (to < size ? to : size);
+}
+
+static int plan_edges(struct plan *p, bool nowait)
+{
+    uint64_t first = plan_first(p), last = plan_end(p) - 1;
+    int rc = 0;
+
+    if (edge_keeps(p, first))
+        rc = load_block(p->file, first, nowait, &p->edge[0]);
+    if (rc == 0 && last != first && edge_keeps(p, last))
+        rc = load_block(p->file, last, nowait, &p->edge[1]);
+    return rc;
+}
+
+static bool plan_has(const struct plan *p, const struct piece *piece, uint64_t block)
+{
+    const struct slot *s = piece->old ? piece->old : piece->slot;
+
+    return s->file && bits_test(&s->valid, (unsigned)(block - s->first));
+}
+
+static int plan_reserve(struct plan *p, bool nowait)
+{
+    struct cache *cache = p->file->cache;
+    uint64_t n = 0;
+    int rc;
+
+    for (uint64_t b = plan_first(p); b < plan_end(p); b++) {
+        const struct slot *s = slot_find(p->file, b, SLOT_VALID);
+        n += !s || !bits_test(&s->dirty, (unsigned)(b - s->first));
+    }
+    /* blocks that only move are dirty already, or not at all */
+    if (n == 0)
+        return 0;
+    pthread_mutex_unlock(&cache->lock);
+    rc = obj_reserve(cache->pool, n * BLOCK, nowait ? OBJ_NOWAIT : 0);
+    pthread_mutex_lock(&cache->lock);
+    if (rc == 0)
+        p->reserved = n;
+    return rc;
+}
+
+int plan_make(struct plan *p, struct cache_file *file, uint64_t off, size_t len, const void *src,
+              bool nowait)
+{
+    int rc;
+
+    DFE_ASSERT(len > 0 && blocks_up(off + len) - off / BLOCK <= PLAN_BLOCKS);
+    p->file = file;
+    p->off = off;
+    p->len = len;
+    p->src = src;
+    p->reserved = 0;
+    p->edge[0] = p->edge[1] = NULL;
+    p->n = 0;
+    rc = plan_edges(p, nowait);
+    for (uint64_t b = plan_first(p); rc == 0 && b < plan_end(p);) {
+        rc = add_piece(p, b);
+        if (rc == 0)
+            b += p->piece[p->n - 1].n;
+    }
+    for (unsigned i = 0; rc == 0 && i < p->n; i++) {
+        struct piece *piece = &p->piece[i];
+        piece->has_first = plan_has(p, piece, piece->first);
+        piece->has_last = plan_has(p, piece, piece->first + piece->n - 1);
+    }
+    if (rc == 0)
+        rc = plan_reserve(p, nowait);
+    if (rc < 0)
+        plan_cancel(p);
+    return rc;
+}
+
+static void plan_unpin(struct plan *p)
+{
+    for (unsigned i = 0; i < p->n; i++) {
+        slot_unpin(p->piece[i].slot);
+        if (p->piece[i].old)
+            slot_unpin(p->piece[i].old);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        if (p->edge[i])
+            slot_unpin(p->edge[i]);
+    p->n = 0;
+    p->edge[0] = p->edge[1] = NULL;
+}
+
+void plan_cancel(struct plan *p)
+{
+    plan_unpin(p);
+    if (p->reserved > 0)
+        obj_unreserve(p->file->cache->pool, p->reserved * BLOCK);
+    p->reserved = 0;
+}
+
+/* -- copy --------------------------------------------------------------------------------------------- */
+
+static uint8_t *block_ptr(const struct slot *s, uint64_t block)
+{
+    return s->data + (block - s->first) * BLOCK;
+}
+
+void plan_copy(const struct plan *p)
+{
+    for (unsigned k = 0; k < p->n; k++) {
+        const struct piece *piece = &p->piece[k];
+        uint64_t last = piece->first + piece->n - 1;
+        uint64_t from = piece->first * BLOCK, to = (last + 1) * BLOCK;
+        uint64_t begin = from > p->off ? from : p->off;
+        uint64_t end = to < p->off + p->len ? to : p->off + p->len;
+        uint8_t *base = block_ptr(piece->slot, piece->first);
+        for (uint32_t m = piece->move; m; m &= m - 1) {
+            uint64_t block = piece->slot->first + (unsigned)__builtin_ctz(m);
+            memcpy(block_ptr(piece->slot, block), block_ptr(piece->old, block), BLOCK);
+        }
+        if (begin > from && !piece->has_first)
+            memset(base, 0, begin - from);
+        if (end < to && !piece->has_last)
+            memset(base + (end - from), 0, to - end);
+        if (p->src)
+            memcpy(base + (begin - from), p->src + (begin - p->off), end - begin);
+        else
+            memset(base + (begin - from), 0, end - begin);
+    }
+}
+
+/* -- finish ------------------------------------------------------------------------------------------- */
+
+/* The block is this slot's: no other's any more (invariant 1). */
+static void take_block(struct cache_file *file, struct slot *s, uint64_t block)
+{
+    struct slot *v;
+
+    if (bits_test(&s->valid, (unsigned)(block - s->first)))
+        return;
+    while ((v = slot_find(file, block, SLOT_VALID)) != NULL) {
+        slot_pin(v);
+        slot_invalidate(v, (unsigned)(block - v->first), 1);
+        slot_unpin(v);
+    }
+}
+
+/* Blocks that were only moved stay as dirty as they were. */
+static void move_blocks(struct piece *piece)
+{
+    for (uint32_t m = piece->move; m; m &= m - 1) {
+        unsigned i = (unsigned)__builtin_ctz(m);
+        unsigned j = (unsigned)(piece->slot->first + i - piece->old->first);
+        bool dirty = bits_test(&piece->old->dirty, j);
+        if (!piece->old->file || !bits_test(&piece->old->valid, j))
+            continue; /* an earlier piece took it */
+        slot_invalidate(piece->old, j, 1);
+        if (dirty)
+            slot_dirty(piece->slot, i, 1);
+        else
+            bits_set(&piece->slot->valid, i, 1);
+    }
+}
+
+void plan_finish(struct plan *p)
+{
+    struct cache_file *file = p->file;
+    uint64_t before = file->dirty_blocks;
+
+    for (unsigned k = 0; k < p->n; k++) {
+        struct piece *piece = &p->piece[k];
+        if (piece->fresh)
+            slot_attach(piece->slot, file, piece->slot->first);
+        if (piece->old)
+            move_blocks(piece);
+        for (uint32_t i = 0; i < piece->n; i++)
+            take_block(file, piece->slot, piece->first + i);
+        slot_dirty(piece->slot, (unsigned)(piece->first - piece->slot->first), piece->n);
+    }
+    /* a failed publication may have made blocks dirty again that were counted as clean */
+    before += p->reserved;
+    DFE_ASSERT(file->dirty_blocks <= before);
+    obj_unreserve(file->cache->pool, (before - file->dirty_blocks) * BLOCK);
+    p->reserved = 0;
+    plan_unpin(p);
+}
