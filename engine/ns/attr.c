@@ -32,8 +32,23 @@ static int lookup_locked(struct ns_call *c, uint64_t dir_ino, const char *name, 
         if (err)
             return err;
     }
-    inode_answer(c, inode, out);
-    return 0;
+    err = data_used_sure(c, inode);
+    if (!err)
+        inode_answer(c, inode, out);
+    return err;
+}
+
+static int getattr_locked(struct ns_call *c, uint64_t ino, struct dfe_attr *out)
+{
+    struct ns_inode *inode;
+    int err;
+
+    err = inode_get(c, ino, &inode);
+    if (!err)
+        err = data_used_sure(c, inode);
+    if (!err)
+        inode_attr(inode, out);
+    return err;
 }
 
 int ns_lookup(struct ns *ns, uint64_t dir, const char *name, size_t name_len, unsigned flags,
@@ -51,16 +66,13 @@ int ns_lookup(struct ns *ns, uint64_t dir, const char *name, size_t name_len, un
 
 int ns_getattr(struct ns *ns, uint64_t ino, unsigned flags, struct dfe_attr *out)
 {
-    struct ns_inode *inode;
     struct ns_call c;
     int err;
 
     call_begin(&c, ns, flags);
     do
-        err = inode_get(&c, ino, &inode);
+        err = getattr_locked(&c, ino, out);
     while (call_retry(&c, &err));
-    if (!err)
-        inode_attr(inode, out);
     return call_end(&c, err);
 }
 
@@ -134,6 +146,7 @@ static void setattr_fields(struct ns_call *c, struct setattr *s)
     const struct dfe_attr *in = s->in;
     struct ns_stat *st = &s->st;
 
+    *st = s->inode->st;
     if (s->set & DFE_SET_MODE)
         st->mode = (st->mode & S_IFMT) | (in->mode & 07777);
     if (s->set & DFE_SET_UID)
@@ -178,11 +191,13 @@ static int setattr_size(struct ns_call *c, struct setattr *s)
     if (err == -EINPROGRESS) {
         c->inode = inode;
         c->size = s->in->size;
+        c->old_size = now.size;
         return call_need(c, NEED_TRUNCATE);
     }
     if (!err) {
         c->truncated = true;
         inode->st.ctime_ns = c->now_ns;
+        data_used_resize(inode, now.size, s->in->size);
     }
     return err;
 }
@@ -225,7 +240,6 @@ static int setattr_locked(struct ns_call *c, uint64_t ino, const struct dfe_attr
     if (err)
         return err;
     s.inode = inode;
-    s.st = inode->st;
     setattr_fields(c, &s);
     if (set & DFE_SET_MODE && inode->st.flags & NSREC_INODE_ACL) {
         bool plain;
@@ -241,6 +255,8 @@ static int setattr_locked(struct ns_call *c, uint64_t ino, const struct dfe_attr
     err = setattr_size(c, &s);
     if (err)
         return err;
+    s.st.used = S_ISREG(inode->st.mode) ? inode->st.used : s.st.used;
+    s.st.flags = inode->st.flags;
     if (s.acl)
         acl_chmod(c->xattr.value, c->xattr.len, s.st.mode);
     /* The times of dirty data go with it, not before it. */

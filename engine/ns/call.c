@@ -39,8 +39,9 @@ int call_writable(struct ns_call *c)
 
 static int call_unlocked(struct ns_call *c)
 {
-    bool pin = c->need == NEED_PUBLISH || c->need == NEED_TRUNCATE;
-    struct ns_inode *inode = pin ? c->inode : NULL;
+    bool data = c->need == NEED_PUBLISH || c->need == NEED_TRUNCATE || c->need == NEED_USED;
+    struct ns_inode *inode = data ? c->inode : NULL;
+    uint64_t used = 0;
     struct ns *ns = c->ns;
     int err = 0;
 
@@ -51,6 +52,8 @@ static int call_unlocked(struct ns_call *c)
         err = cache_publish(inode->file, 0);
     else if (c->need == NEED_TRUNCATE)
         err = cache_truncate(inode->file, c->size, c->now_ns, 0);
+    else if (c->need == NEED_USED)
+        err = cache_used(inode->file, &used);
     else if (c->need == NEED_ROOM)
         err = obj_wait_room(ns->pool);
     else
@@ -59,6 +62,11 @@ static int call_unlocked(struct ns_call *c)
     if (c->need == NEED_TRUNCATE && !err) {
         c->truncated = true;
         inode->st.ctime_ns = c->now_ns;
+        data_used_resize(inode, c->old_size, c->size);
+    }
+    if (c->need == NEED_USED && !err) {
+        inode->st.used = used;
+        inode->st.flags &= (uint8_t)~NSREC_INODE_USED_UNSURE;
     }
     if (inode)
         inode_unpin(inode);
@@ -86,6 +94,7 @@ bool call_retry(struct ns_call *c, int *err)
         break;
     case NEED_PUBLISH:
     case NEED_TRUNCATE:
+    case NEED_USED:
     case NEED_ROOM:
     case NEED_NUMBERS:
         *err = call_unlocked(c);

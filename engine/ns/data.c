@@ -45,7 +45,6 @@ void data_put_file(struct ns_inode *inode)
     inode->ns->nfiles--;
     cache_file_put(inode->file);
     inode->file = NULL;
-    inode->written = 0;
 }
 
 /* Gives back handles that nobody has used for longest. */
@@ -68,6 +67,55 @@ void data_trim_files(struct ns *ns)
     }
 }
 
+/* -- space ----------------------------------------------------------------------------------------- */
+
+static uint64_t blocks_up(uint64_t bytes)
+{
+    return (bytes + DFE_BLOCK_BYTES - 1) / DFE_BLOCK_BYTES;
+}
+
+/* Bytes allocated are counted as they are accepted. That is exact for files without holes and for
+ * writes past the end; elsewhere it is an estimate, and whoever wants to know asks the store. */
+static void data_used_write(struct ns_inode *inode, uint64_t off, uint64_t len, uint64_t old_size)
+{
+    uint64_t first = off / DFE_BLOCK_BYTES, end = blocks_up(off + len);
+    uint64_t old_end = blocks_up(old_size);
+
+    if (len == 0)
+        return;
+    if (first < old_end && inode->st.used < old_end * DFE_BLOCK_BYTES)
+        inode->st.flags |= NSREC_INODE_USED_UNSURE;
+    if (first < old_end)
+        first = old_end;
+    if (end > first)
+        inode->st.used += (end - first) * DFE_BLOCK_BYTES;
+}
+
+void data_used_resize(struct ns_inode *inode, uint64_t old_size, uint64_t size)
+{
+    uint64_t whole = blocks_up(size) * DFE_BLOCK_BYTES;
+
+    if (size < old_size && inode->st.used < blocks_up(old_size) * DFE_BLOCK_BYTES && size > 0)
+        inode->st.flags |= NSREC_INODE_USED_UNSURE;
+    if (inode->st.used > whole)
+        inode->st.used = whole;
+    if (size == 0)
+        inode->st.flags &= (uint8_t)~NSREC_INODE_USED_UNSURE;
+}
+
+int data_used_sure(struct ns_call *c, struct ns_inode *inode)
+{
+    int err;
+
+    if (!S_ISREG(inode->st.mode) || !(inode->st.flags & NSREC_INODE_USED_UNSURE))
+        return 0;
+    err = data_file(inode);
+    if (err)
+        return err;
+    c->inode = inode;
+    return call_need(c, NEED_USED);
+}
+
 /* -- publication --------------------------------------------------------------------------------- */
 
 /* The cache's call, without any of its locks: the inode's record joins the cut's data. The commit
@@ -77,32 +125,26 @@ static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *
 {
     struct ns_inode *inode = owner;
     struct ns *ns = inode->ns;
-    struct cache_file *file = NULL;
     struct ns_stat st;
-    uint64_t used;
+    bool live;
     int err = -ESTALE;
 
     pthread_mutex_lock(&ns->lock);
     while (inode->state & INODE_BUSY || ns->frozen)
         pthread_cond_wait(&ns->changed, &ns->lock);
-    if (!(inode->state & INODE_DEAD) && inode->file) {
+    live = !(inode->state & INODE_DEAD);
+    if (live)
         inode->state |= INODE_BUSY;
-        file = inode->file;
-        st = inode->st;
-    }
+    st = inode->st;
     pthread_mutex_unlock(&ns->lock);
-    if (!file) {
+    if (!live) {
         obj_tx_abort(tx);
         return err;
     }
     st.size = cut->size;
     st.mtime_ns = cut->mtime_ns;
     st.version = cut->version;
-    err = cache_used(file, &used);
-    if (!err) {
-        st.used = used;
-        err = inode_put_record(tx, 0, inode, &st);
-    }
+    err = inode_put_record(tx, 0, inode, &st);
     if (err)
         obj_tx_abort(tx);
     else
@@ -112,8 +154,6 @@ static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *
         inode->st.size = st.size;
         inode->st.mtime_ns = st.mtime_ns;
         inode->st.version = st.version;
-        inode->st.used = st.used;
-        inode->written = 0;
     }
     inode->state &= (uint8_t)~INODE_BUSY;
     if (inode->state & INODE_SETTLE)
@@ -212,19 +252,21 @@ static int data_begin(struct ns *ns, uint64_t ino, bool write, unsigned flags,
     return call_end(&c, err);
 }
 
-/* now_ns is not 0 where the data was changed; written: bytes accepted. */
-static void data_end(struct ns_inode *inode, int64_t now_ns, uint64_t written)
+/* Called with the lock; releases it. */
+static void data_end_locked(struct ns_inode *inode)
 {
     struct ns *ns = inode->ns;
 
-    pthread_mutex_lock(&ns->lock);
-    if (now_ns)
-        inode->st.ctime_ns = now_ns;
-    inode->written += written;
     inode_unpin(inode);
     if (ns->nfiles > NS_FILES_BOUND)
         data_trim_files(ns);
     pthread_mutex_unlock(&ns->lock);
+}
+
+static void data_end(struct ns_inode *inode)
+{
+    pthread_mutex_lock(&inode->ns->lock);
+    data_end_locked(inode);
 }
 
 static unsigned data_flags(unsigned flags)
@@ -245,7 +287,7 @@ ssize_t ns_read(struct ns *ns, uint64_t ino, uint64_t off, void *dst, size_t len
     if (n)
         return n;
     n = cache_read(inode->file, off, dst, len, data_flags(flags & DFE_NOWAIT));
-    data_end(inode, 0, 0);
+    data_end(inode);
     return data_error(n);
 }
 
@@ -258,7 +300,7 @@ int ns_pin(struct ns *ns, uint64_t ino, uint64_t off, size_t len, unsigned flags
     if (err)
         return err;
     err = cache_pin(inode->file, off, len, data_flags(flags & DFE_NOWAIT), out);
-    data_end(inode, 0, 0);
+    data_end(inode);
     return (int)data_error(err);
 }
 
@@ -272,6 +314,8 @@ ssize_t ns_write(struct ns *ns, uint64_t ino, uint64_t off, const void *src, siz
 {
     int64_t now_ns = base_real_ns();
     struct ns_inode *inode;
+    struct cache_cut before;
+    uint64_t where = off;
     ssize_t n;
 
     if (!(flags & DFE_APPEND)) {
@@ -283,8 +327,16 @@ ssize_t ns_write(struct ns *ns, uint64_t ino, uint64_t off, const void *src, siz
     n = data_begin(ns, ino, true, flags, &inode);
     if (n)
         return n;
-    n = cache_write(inode->file, off, src, len, now_ns, data_flags(flags), at);
-    data_end(inode, n > 0 ? now_ns : 0, n > 0 ? (uint64_t)n : 0);
+    cache_file_cut(inode->file, &before);
+    n = cache_write(inode->file, off, src, len, now_ns, data_flags(flags), &where);
+    pthread_mutex_lock(&ns->lock);
+    if (n > 0) {
+        inode->st.ctime_ns = now_ns;
+        data_used_write(inode, where, (uint64_t)n, before.size);
+    }
+    data_end_locked(inode);
+    if (n >= 0 && at)
+        *at = where;
     return data_error(n);
 }
 
@@ -308,7 +360,12 @@ int ns_punch(struct ns *ns, uint64_t ino, uint64_t off, uint64_t len, unsigned f
             len = cut.size - off;
         err = cache_punch(inode->file, off, len, now_ns, data_flags(flags & DFE_NOWAIT));
     }
-    data_end(inode, err ? 0 : now_ns, 0);
+    pthread_mutex_lock(&ns->lock);
+    if (!err) {
+        inode->st.ctime_ns = now_ns;
+        inode->st.flags |= NSREC_INODE_USED_UNSURE;
+    }
+    data_end_locked(inode);
     return (int)data_error(err);
 }
 
@@ -320,7 +377,7 @@ int ns_next(struct ns *ns, uint64_t ino, uint64_t off, enum obj_next what, uint6
     if (err)
         return err;
     err = cache_next(inode->file, off, what, out);
-    data_end(inode, 0, 0);
+    data_end(inode);
     return (int)data_error(err);
 }
 

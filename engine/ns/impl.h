@@ -81,8 +81,7 @@ struct ns_inode {
     uint32_t pins;         /* of calls without the lock, and of child directories */
     uint8_t state;
     uint32_t xattr_changes;
-    struct ns_stat st;     /* equals the record, but for ctime of accepted writes */
-    uint64_t written;      /* bytes accepted since the last publication */
+    struct ns_stat st;     /* equals the record, but for ctime and used: those of accepted writes */
     union {
         struct ns_dir *dir;
         struct {
@@ -145,6 +144,7 @@ enum call_need {
     NEED_NUMBERS,
     NEED_PUBLISH, /* inode */
     NEED_TRUNCATE, /* inode, size */
+    NEED_USED,    /* inode */
     NEED_XATTR,   /* inode, xattr.name */
 };
 
@@ -179,7 +179,7 @@ struct ns_call {
     struct ns_inode *dir, *inode;
     uint64_t ino, birth, from;
     uint64_t limit;
-    uint64_t size;
+    uint64_t size, old_size;
     uint64_t missing; /* inode whose record is not there */
     bool published, truncated;
     struct call_range ranges[2];
@@ -305,6 +305,10 @@ bool data_dirty(const struct ns_inode *inode);
 /* Writes an mtime that was set after the last cut. */
 int data_settle(struct ns_call *c, struct ns_inode *inode);
 int data_settle_all(struct ns *ns, unsigned flags);
+/* The size becomes another one: what is allocated, as far as that is known. */
+void data_used_resize(struct ns_inode *inode, uint64_t old_size, uint64_t size);
+/* Asks for the allocated bytes where an estimate is all there is. */
+int data_used_sure(struct ns_call *c, struct ns_inode *inode);
 void data_mtime_pending(struct ns_inode *inode);
 void data_trim_files(struct ns *ns);
 

@@ -351,17 +351,11 @@ void inode_attr(struct ns_inode *inode, struct dfe_attr *out)
     out->used = st->used;
     if (inode->file) {
         struct cache_cut cut;
-        uint64_t whole;
 
         cache_file_cut(inode->file, &cut);
         out->size = cut.size;
         out->mtime_ns = cut.mtime_ns;
         out->version = cut.version;
-        /* Exact when published; until then what was accepted counts, at most up to the size. */
-        whole = (cut.size + DFE_BLOCK_BYTES - 1) / DFE_BLOCK_BYTES * DFE_BLOCK_BYTES;
-        out->used += (inode->written + DFE_BLOCK_BYTES - 1) / DFE_BLOCK_BYTES * DFE_BLOCK_BYTES;
-        if (out->used > whole && inode->written > 0)
-            out->used = whole > st->used ? whole : st->used;
     }
 }
 

@@ -51,7 +51,11 @@ static_assert(sizeof(struct nsrec_entry) == 24, "durable");
 
 /* DIR object of the birth, dkey 'i' and the number, akey empty. The tail goes by type: regular file
  * nsrec_file, directory nsrec_dir, symbolic link the target's bytes, others nothing. */
-enum { NSREC_INODE_ACL = 1, NSREC_INODE_DEFAULT_ACL = 2 };
+enum {
+    NSREC_INODE_ACL = 1,
+    NSREC_INODE_DEFAULT_ACL = 2,
+    NSREC_INODE_USED_UNSURE = 4 /* nsrec_file.used is an estimate */
+};
 struct nsrec_inode {
     uint8_t version;
     uint8_t flags;
@@ -67,7 +71,7 @@ static_assert(offsetof(struct nsrec_inode, btime_ns) == 56, "durable");
 
 struct nsrec_file {
     uint64_t version; /* of the data */
-    uint64_t used;    /* bytes allocated */
+    uint64_t used;    /* bytes allocated, whole blocks */
 };
 static_assert(sizeof(struct nsrec_file) == 16, "durable");
 
