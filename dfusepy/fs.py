@@ -37,6 +37,7 @@ from dfusepy.engine import (
     Inode,
     WouldBlock,
 )
+from dfusepy.loop import Door
 
 QUERY_XATTR = b"user.dfusepy.query"
 RESERVED_XATTRS = b"user.dfusepy."
@@ -114,12 +115,13 @@ class Operations(pyfuse3.Operations):
     enable_acl = True
 
     def __init__(
-        self, filesystem: FileSystem, cache: CacheOptions, query: Callable[[], bytes]
+        self, filesystem: FileSystem, cache: CacheOptions, query: Callable[[], bytes], door: Door
     ) -> None:
         super().__init__()
         self._fs = filesystem
         self._cache = cache
         self._query = query
+        self._door = door
         self._keep = cache.mode == "keep"
         self._direct = cache.mode == "direct"
         self._attr_timeout = cache.attr_timeout
@@ -142,7 +144,11 @@ class Operations(pyfuse3.Operations):
     async def _wait(self, call: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         """Runs a call that may wait, on a worker thread."""
         bound = functools.partial(call, *args, **kwargs)
-        return await trio.to_thread.run_sync(bound, limiter=self._limiter)
+        self._door.pending += 1
+        try:
+            return await trio.to_thread.run_sync(bound, limiter=self._limiter)
+        finally:
+            self._door.pending -= 1
 
     def _entry(self, attr: Attr) -> EntryAttributes:
         entry = EntryAttributes()

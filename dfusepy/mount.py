@@ -189,12 +189,13 @@ class Service:
         import trio
 
         from dfusepy.fs import CacheOptions, Operations
+        from dfusepy.loop import install
 
         options = self._options
         cache = CacheOptions(
             options.attr_timeout, options.entry_timeout, options.negative_timeout, options.cache
         )
-        operations = Operations(self._engine.filesystem, cache, self._engine.query)
+        operations = Operations(self._engine.filesystem, cache, self._engine.query, install())
         with _held_signals():
             with _said_on_stderr() as said:
                 try:
@@ -318,7 +319,6 @@ def serve(options: MountOptions, announce: Announcer) -> None:
     failures = engine.close()
     for failure in failures:
         log.error("%s", failure)
-    log.info("flushed and closed %s in %.1f s", options.name, time.monotonic() - started)
     service.finish("; ".join(failures))
     if failures:
         raise MountError(
@@ -326,6 +326,7 @@ def serve(options: MountOptions, announce: Announcer) -> None:
             "; ".join(failures),
             "Data since the last successful fsync may be lost; see the log.",
         )
+    log.info("flushed and closed %s in %.1f s", options.name, time.monotonic() - started)
     if trouble is not None:
         raise trouble
 
