@@ -8,7 +8,7 @@
 
 uint32_t base_crc32c(uint32_t crc, const void *data, size_t len_bytes);
 
-/* The same sum by tables alone: what hosts without CRC instructions use, and the tests' reference. */
+/* The same sum by tables alone: for hosts without CRC instructions, and the tests' reference. */
 uint32_t base_crc32c_portable(uint32_t crc, const void *data, size_t len_bytes);
 
 #endif

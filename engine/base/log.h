@@ -8,10 +8,11 @@ enum base_log_level { BASE_LOG_DEBUG, BASE_LOG_INFO, BASE_LOG_WARN, BASE_LOG_ERR
 
 typedef void (*base_log_fn)(int level, const char *text, void *arg);
 
-/* Sets the sink; NULL restores the default (stderr, WARN and above). Set it before threads start. */
+/* Sets the sink; NULL restores the default (stderr, WARN and above). Before threads start. */
 void base_log_set(base_log_fn fn, void *arg);
 
-void base_log(enum base_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void base_log(enum base_log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* Logs at ERROR, remembers the text for this thread, returns `err` (a negative errno). */
 int base_fail(int err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

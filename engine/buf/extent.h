@@ -12,7 +12,7 @@
 void *extent_reserve(uint64_t len_bytes);
 void extent_unreserve(void *base, uint64_t len_bytes);
 
-/* Maps memory at base, of kind `best` or the next one that the host grants: 0, *kind; or -ENOMEM. */
+/* Maps memory at base, of kind `best` or the next that the host grants: 0 and *kind, or -ENOMEM. */
 int extent_map(void *base, enum buf_kind best, enum buf_kind *kind);
 /* Gives the memory back and keeps the addresses reserved. */
 void extent_unmap(void *base);

@@ -5,7 +5,7 @@
  * Invariants:
  *  1. a request is in exactly one place from submit to done: with the backend, or on `completed`;
  *  2. in_flight counts both; it never exceeds the backend's depth;
- *  3. done runs in queue_poll only, after the request has left the queue (it may free or submit it);
+ *  3. done runs in queue_poll only, after the request has left the queue (which it may enter again);
  *  4. req->priv[0] is the number of bytes transferred so far, a multiple of the alignment until the
  *     request is complete; priv[1] is the backend's, then the result until done runs.
  */
@@ -92,6 +92,8 @@ int queue_dev_open(const char *uri, const struct queue_dev_opts *opts, struct qu
 
     if (!uri || !*uri)
         return base_refuse(-EINVAL, "device: no name given");
+    if (opts && opts->size == 0)
+        return base_refuse(-EINVAL, "device %s: queue_dev_opts.size is not set", uri);
     if (opts) /* an older caller's struct is shorter */
         memcpy(&o, opts, opts->size < sizeof(o) ? opts->size : sizeof(o));
     rc = check_opts(uri, &o);

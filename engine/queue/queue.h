@@ -14,10 +14,11 @@
  *  - a request completes exactly once, by its done callback, inside queue_poll of the queue that
  *    took it, on the thread that polls; the order of completions is free;
  *  - res is 0 or a negative errno, never short: the layer continues partial transfers;
- *  - a FLUSH makes every write that had *completed* on the device, through whichever queue, durable;
+ *  - a FLUSH makes every write that had *completed* on the device, through any queue, durable;
  *  - off, len and buf are multiples of info.align_bytes (FLUSH has none of them), len is not 0 and
  *    the range lies on the device; anything else is refused with -EINVAL;
- *  - DISCARD is advice: what a later read of that range finds, the old bytes or zeros, is undefined;
+ *  - DISCARD is advice: a later read of that range finds the old bytes or zeros, and a write there
+ *    may meet -ENOSPC, since a file gives its space back to the host;
  *  - done may submit to the queue that calls it (a place is free), but must not poll it; a small
  *    request may start only at the next poll;
  *  - nothing is allocated between submit and completion.

@@ -133,13 +133,14 @@ static int measure(struct queue_dev *dev, int fd)
 
 static int open_existing(struct queue_dev *dev, const char *path)
 {
-    /* O_NONBLOCK: a FIFO must not hang us before we see what it is. It changes nothing for disks. */
+    /* O_NONBLOCK: a FIFO must not hang us before we see what it is. */
     int flags = (dev->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
     struct stat st;
     int fd;
 
-    /* O_EXCL without O_CREAT: -EBUSY if the block device is mounted or claimed; a file ignores it. */
-    if (stat(path, &st) == 0 && S_ISBLK(st.st_mode))
+    /* O_EXCL without O_CREAT: -EBUSY if the block device is mounted or claimed. Readers share, and
+     * meet our own writers in flock. */
+    if (!dev->read_only && stat(path, &st) == 0 && S_ISBLK(st.st_mode))
         flags |= O_EXCL;
     fd = open(path, flags);
     if (fd < 0)

@@ -105,7 +105,7 @@ static void ring_update(struct queue_dev *dev, struct uring_queue *uq, unsigned 
     }
 }
 
-/* Ordinary pages stay unregistered: pinning would allocate a whole extent at once and save little. */
+/* Ordinary pages stay unregistered: pinning would fill a whole extent at once and save little. */
 static void on_extent(void *arg, void *base, size_t len, enum buf_kind kind, bool mapped)
 {
     struct queue_dev *dev = arg;
@@ -220,7 +220,8 @@ static void uring_queue_close(struct queue *q)
 }
 
 /* Index of the registered extent that holds the whole buffer, or -1. */
-static int fixed_index(const struct uring_dev *d, struct uring_queue *uq, const struct queue_rest *r)
+static int fixed_index(const struct uring_dev *d, struct uring_queue *uq,
+                       const struct queue_rest *r)
 {
     uintptr_t at = (uintptr_t)r->buf - (uintptr_t)d->arena_base; /* huge if below the arena */
     uintptr_t i = at / DFE_ARENA_EXTENT_BYTES;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every C test uses: checks that name file, line and values, a printed seed, a scratch folder. */
+/* What every C test uses: checks that name file, line and values; a printed seed; a scratch dir. */
 #ifndef DFE_TEST_H
 #define DFE_TEST_H
 

@@ -607,7 +607,7 @@ static void creation_is_whole_or_not_at_all(void)
     CHECK_EQ(queue_dev_open(other, &o, &dev), -ENOENT);
 }
 
-/* As in many containers: io_uring_setup gives -EPERM. In a child, since a filter cannot be lifted. */
+/* As in many containers: io_uring_setup gives -EPERM. In a child: a filter cannot be lifted. */
 static void threads_stand_in_for_uring(void)
 {
     struct sock_filter code[] = {

@@ -103,8 +103,8 @@ static void unflushed_sectors_are_one_version(void)
         }
         CHECK_EQ(sim_destroy("c"), 0);
     }
-    fprintf(stderr, "of 6400 blocks: %u whole, %u lost, %u torn, %u after a lost one\n", whole, lost,
-            torn, reordered);
+    fprintf(stderr, "of 6400 blocks: %u whole, %u lost, %u torn, %u after a lost one\n", whole,
+            lost, torn, reordered);
     CHECK(torn && lost && whole && reordered);
     queue_dev_close(dev);
     CHECK_EQ(sim_destroy("s"), 0);
