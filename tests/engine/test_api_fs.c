@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Public API: file systems: one at a time, every call reaches the namespace, pins, check, snapshots. */
+/* Public API: file systems: one at a time, every call reaches the namespace, pins, check,
+ * snapshots. */
 #include <sys/stat.h>
 
 #include "api_fixture.h"
@@ -115,7 +116,8 @@ static void data_and_pins(void)
     CHECK_EQ(dfe_fs_sync(fs), 0);
 }
 
-/* A snapshot holds what was written before it, published or not, and can be open beside the head. */
+/* A snapshot holds what was written before it, published or not, and can be open beside the head.
+ */
 static void snapshot_of_dirty_data(void)
 {
     uint64_t ino = make("snapped");
