@@ -75,7 +75,7 @@ int extent_map(void *base, enum buf_kind best, enum buf_kind *kind)
         *kind = BUF_HUGE;
         return 0;
     }
-    /* A failed MAP_FIXED may have left a hole in the reservation: the next map or unmap fills it. */
+    /* A failed MAP_FIXED may have left a hole in the reservation: the next map or unmap fills it */
     if (map_pages(base) < 0) {
         extent_unmap(base);
         return -ENOMEM;

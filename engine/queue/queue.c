@@ -5,7 +5,7 @@
  * Invariants:
  *  1. a request is in exactly one place from submit to done: with the backend, or on `completed`;
  *  2. in_flight counts both; it never exceeds the backend's depth;
- *  3. done runs in queue_poll only, after the request has left the queue (which it may enter again);
+ *  3. done runs in queue_poll only, when the request has left the queue (which it may enter again);
  *  4. req->priv[0] is the number of bytes transferred so far, a multiple of the alignment until the
  *     request is complete; priv[1] is the backend's, then the result until done runs.
  */
