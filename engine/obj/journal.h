@@ -10,11 +10,18 @@
  * Invariants: J1 batches are written in order of position, and batch n + 1 is not submitted before batch
  * n has completed (its flush may be pending). J2 the header's flushed position is the highest position
  * known durable, data included, when the batch was built. J3 head - tail <= ring length: a batch
- * never overwrites what replay may need. J4 append never waits and never does I/O.
+ * never overwrites what replay may need. J4 append never waits and never does I/O. J5 sequence numbers of
+ * each opening start at a random place, and a batch names the number that replay expects where it lies:
+ * what an earlier opening left behind in the ring is never taken for a continuation.
+ *
+ * Errors of the device: a failed write is kept and tried again by the next journal_write. After a failed
+ * *flush* nobody knows what a later, successful one has made durable: the journal refuses to go on
+ * (every journal_write returns the error until the pool is opened again).
  */
 #ifndef DFE_OBJ_JOURNAL_H
 #define DFE_OBJ_JOURNAL_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,48 +31,62 @@
 
 struct journal;
 
-/* tail: where replay starts (from the index's checkpoint record), seq: sequence of the batch there. */
+/* The largest record: a transaction with what its encoding adds. */
+#define JOURNAL_RECORD_BYTES (DFE_TX_BYTES + (1u << 20) - 64)
+
 int journal_open(struct queue_dev *dev, const struct super *s, struct journal **out);
+/* What was appended and not written is gone: journal_write first. */
 void journal_close(struct journal *j);
 
-/* Zero-writes the ring (creation). progress may be NULL. */
+/* Zero-writes the ring (creation), flushed. A new journal replays from (0, 0). */
 int journal_format(struct queue_dev *dev, const struct super *s);
 
 /*
- * Replay from (tail, seq): fn for each record of each valid batch in order, with the batch's position
- * and the flushed position that *its successors or itself* attest for certain (the highest seen in the
- * whole valid run). Stops at the first invalid batch. *damaged: an invalid batch lies below a position
- * that a later valid batch attests as flushed (look ahead over the ring). fn's value other than 0
- * stops replay there: that batch and all after it are discarded (1), or replay fails (negative).
- * Afterwards the journal appends after the last batch kept.
+ * Once, after open, before anything else. Replay from (tail, seq), both of which come from
+ * journal_mark by way of the index's checkpoint record: fn for each record of each valid batch in order,
+ * with the batch's position, and whether the whole batch lies below a position that any batch of the
+ * valid run attests as flushed. Stops at the first invalid batch. *damaged: an invalid batch lies below
+ * a position that a later valid batch attests as flushed (looked for over the rest of the ring), or cannot be
+ * read, or fn refused one below the flushed position. fn's value other than 0 stops replay there: that
+ * record and all after it are discarded (1; they cannot come back in a later replay), or replay fails
+ * (negative).
+ * Afterwards the journal appends after the last record kept, which is made durable. A device that is
+ * open read-only is left alone.
  */
 typedef int (*journal_fn)(const void *rec, size_t len, uint64_t batch_pos, bool below_flushed,
                           void *arg);
 int journal_replay(struct journal *j, uint64_t tail, uint64_t seq, journal_fn fn, void *arg,
                    bool *damaged);
 
-/* Under the pool's mutex. Copies the record (several pieces, so that nobody assembles it twice) into the open batch. *end: position that is durable once
- * this record is. -EINPROGRESS: the ring or the batch memory is full (wait for a checkpoint or a write). */
+/* Under the pool's mutex. Copies the record (several pieces, so that nobody assembles it twice) into
+ * the open batch; nothing is kept of what v points to. *end: position that is durable once this record is.
+ * -EINPROGRESS: the batch memory (then journal_write without flush makes room) or the ring
+ * (journal_ring_full; then a checkpoint does) is full. -E2BIG over JOURNAL_RECORD_BYTES, -ENOMEM. */
 struct journal_piece {
     const void *ptr;
     size_t len;
 };
 int journal_append(struct journal *j, const struct journal_piece *v, unsigned n, uint64_t *end);
+/* Would a record of len bytes not fit the ring now? Under the mutex. */
+bool journal_ring_full(const struct journal *j, size_t len);
 
 /*
  * Writes what has been appended so far; with `flush`, returns when everything up to `upto` is durable
  * (one device flush for all callers that wait: group commit). Called with no mutex held; takes the
- * pool's mutex (given here) for moments. The data of extents must have completed on the device before the
- * call that flushes. (waits)
+ * pool's mutex (given here) for moments. The data of extents must have completed on the device before
+ * their record is appended: whatever flush covers the record covers the data. upto: a position from
+ * journal_append or journal_head; UINT64_MAX: all. (waits)
  */
-int journal_write(struct journal *j, void *pool_mutex, uint64_t upto, bool flush);
+int journal_write(struct journal *j, pthread_mutex_t *pool_mutex, uint64_t upto, bool flush);
 
 /* Checkpoint: position and sequence where the next batch will start; everything before it is in the
  * overlay that is being frozen. Closes the open batch. Under the mutex. */
 void journal_mark(struct journal *j, uint64_t *pos, uint64_t *seq);
-/* The index is durable up to a mark: the ring before it may be overwritten. Under the mutex. */
+/* The index is durable up to a mark: the ring before it may be overwritten. Under the mutex. What is
+ * before the mark and not yet written still goes to the device first. */
 void journal_trim(struct journal *j, uint64_t pos);
 
+/* Under the mutex. */
 uint64_t journal_used_bytes(const struct journal *j);
 uint64_t journal_ring_bytes(const struct journal *j);
 uint64_t journal_head(const struct journal *j);    /* end of what was appended */
