@@ -33,6 +33,7 @@ if _ATTR.size != ffi.sizeof("struct dfe_attr") or _DIRENT.size != ffi.sizeof("st
 
 # Attr._make without its check of the length, which the sizes above have settled.
 _new_attr = cast("Callable[[type[Attr], tuple[Any, ...]], Attr]", tuple.__new__)
+_new_entry = cast("Callable[[type[DirEntry], tuple[Any, ...]], DirEntry]", tuple.__new__)
 
 
 class _Scratch(threading.local):
@@ -268,7 +269,8 @@ class FileSystem(Handle):
             cookie, rec_len, name_len = fields[_ATTR_FIELDS:]
             name_at = at + _DIRENT.size
             attr = _new_attr(Attr, fields[:_ATTR_FIELDS])
-            entries.append(DirEntry(view[name_at : name_at + name_len], attr, cookie))
+            name = view[name_at : name_at + name_len]
+            entries.append(_new_entry(DirEntry, (name, attr, cookie)))
             at += rec_len
         return entries
 
