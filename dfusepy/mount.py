@@ -146,14 +146,18 @@ class Engine:
 
     def close(self) -> list[str]:
         """Flushes and closes everything, whatever fails; returns the failures."""
+        steps: list[tuple[str, Callable[[], None]]] = [
+            ("closing the file system", self.filesystem.close),
+            ("closing the container", self.container.close),
+            ("closing the pool", self.pool.close),
+        ]
+        if not self.read_only:
+            # First of all, and by itself: what can be saved is saved even where a close is refused.
+            steps.insert(0, ("flushing the file system", self.filesystem.sync))
         failures = []
-        for what, handle in (
-            ("flushing the file system", self.filesystem),
-            ("closing the container", self.container),
-            ("closing the pool", self.pool),
-        ):
+        for what, step in steps:
             try:
-                handle.close()
+                step()
             except OSError as err:
                 failures.append(f"{what}: {err.strerror or err}")
         return failures
@@ -230,12 +234,20 @@ class Service:
         if waiting.cancelled_caught:
             raise MountError(self._options.doing, f"no answer to a stat in {ANSWER_S:.0f} s")
         self._raise_readahead()
-        self._record = mounts.register(self._describe())
+        self._register()
         damage = self._engine.damage
         if damage:
             log.error("pool %s is damaged: %s", self._options.label, damage)
         log.info("mounted %s on %s", self._options.name, mountpoint)
         self._announce(f"the pool is damaged and mounted read-only: {damage}" if damage else "")
+
+    def _register(self) -> None:
+        """A mount that nobody finds could not be waited for."""
+        try:
+            self._record = mounts.register(self._describe())
+        except OSError as err:
+            why = f"its record in {mounts.runtime_dir()}: {err.strerror}"
+            raise MountError(self._options.doing, why) from None
 
     def _describe(self) -> mounts.MountRecord:
         options = self._options

@@ -134,9 +134,12 @@ def _check_mountpoint(options: MountOptions) -> None:
     except FileNotFoundError:
         raise MountError(doing, "the mount point does not exist", f"mkdir -p {path}") from None
     except OSError as err:
-        if err.errno == errno.ENOTCONN or (other and other.ours):
+        if err.errno == errno.ENOTCONN and other is not None:
+            program = "dfusepy umount" if other.ours else "umount"
             raise MountError(
-                doing, "a dead mount is in the way", f"`dfusepy umount {path}` removes it."
+                doing,
+                f"a dead mount of {other.source} is in the way",
+                f"`{program} {path}` ends it.",
             ) from None
         raise MountError(doing, f"the mount point cannot be used: {err.strerror}") from None
     if not stat.S_ISDIR(status.st_mode):
