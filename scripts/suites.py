@@ -177,7 +177,7 @@ class Suite:
 SUITES = (
     Suite("layers", "checks", 20, check("scripts/check-layers")),
     Suite("tidy", "checks", 20, check("scripts/tidy")),
-    Suite("mypy", "checks", 120, check("mypy", "dfusepy", "cli")),
+    Suite("mypy", "checks", 120, check("mypy", "dfusepy", "cli", "scripts/suites.py")),
     Suite("ruff", "checks", 30, check("ruff", "check", "-q", ".")),
     Suite("ruff-format", "checks", 30, check("ruff", "format", "-q", "--check", ".")),
     Suite("shellcheck", "checks", 30, shell_scripts),
