@@ -9,9 +9,8 @@
  *
  * A parent outlives its children: closing it while any is open is -EBUSY and changes nothing.
  *
- * The cache knows files by their obj_cont and reads ahead by itself. So an obj_cont is shared by
- * all handles of one container and snapshot (api_state), and stays, with its warm data, after the
- * last of them has closed: until the pool closes or the container is destroyed.
+ * The cache knows files by their obj_cont and reads ahead by itself: all handles of one container
+ * and snapshot share one (api_state), and the last of them takes its files out of the cache first.
  */
 #ifndef DFE_API_API_H
 #define DFE_API_API_H
@@ -65,9 +64,6 @@ int api_opts(void *dst, size_t dst_bytes, const void *src);
 void api_uuid_text(const uint8_t uuid[16], char text[40]);
 /* Bound of the arena where none is given, bytes. */
 uint64_t api_arena_default(void);
-
-/* Closes the states of a container that nobody has open; snapshot NULL: all of them. -EBUSY. */
-int api_states_close(struct dfe_pool *pool, const char *label, const char *snapshot);
 
 /* The open file system of a container's state, pinned (see dfe_fs.pins), or NULL. */
 struct dfe_fs *api_fs_find(struct dfe_cont *cont);

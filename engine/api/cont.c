@@ -95,33 +95,25 @@ static int get_state(struct dfe_pool *pool, const char *label, const char *snaps
     return 0;
 }
 
-int api_states_close(struct dfe_pool *pool, const char *label, const char *snapshot)
+/* Gives a handle back; the last one closes the state. */
+static int put_state(struct dfe_pool *pool, struct api_state *state)
 {
-    struct list idle;
+    bool last;
     int ret = 0;
 
-    list_init(&idle);
     pthread_mutex_lock(&pool->lock);
-    list_for_each_safe(l, next, &pool->states)
-    {
-        struct api_state *state = container_of(l, struct api_state, link);
-
-        if (label && strcmp(state->label, label) != 0)
-            continue;
-        if (snapshot && strcmp(state->snapshot, snapshot) != 0)
-            continue;
-        if (state->handles) {
-            ret = -EBUSY;
-            continue;
-        }
-        list_del(l);
-        list_add_tail(&idle, l);
-    }
+    last = --state->handles == 0;
+    if (last)
+        list_del(&state->link); /* who opens it from here on gets a state of its own */
     pthread_mutex_unlock(&pool->lock);
-
-    if (!list_empty(&idle) && pool->cache)
-        cache_drop(pool->cache, NULL);
-    list_for_each_safe(l, next, &idle) close_state(container_of(l, struct api_state, link));
+    if (last) {
+        ret = cache_forget(pool->cache, state->obj);
+        close_state(state);
+    }
+    /* After that: a pool without open containers may be closed. */
+    pthread_mutex_lock(&pool->lock);
+    pool->conts--;
+    pthread_mutex_unlock(&pool->lock);
     return ret;
 }
 
@@ -167,8 +159,6 @@ int dfe_cont_destroy(struct dfe_pool *pool, const char *label)
 
     base_clear_error();
     ret = need_label(label);
-    if (ret == 0 && api_states_close(pool, label, NULL) < 0)
-        ret = base_refuse(-EBUSY, "container %s is open", label);
     return ret < 0 ? ret : obj_cont_destroy(pool->obj, label);
 }
 
@@ -237,19 +227,17 @@ int dfe_cont_close(struct dfe_cont *cont)
 {
     struct dfe_pool *pool = cont->pool;
     unsigned users;
+    int ret;
 
     base_clear_error();
     pthread_mutex_lock(&pool->lock);
     users = cont->users;
-    if (users == 0) {
-        cont->state->handles--;
-        pool->conts--;
-    }
     pthread_mutex_unlock(&pool->lock);
     if (users)
         return base_refuse(-EBUSY, "a file system or a transaction is open in the container");
+    ret = put_state(pool, cont->state);
     free(cont);
-    return 0;
+    return ret;
 }
 
 int dfe_cont_query(struct dfe_cont *cont, struct dfe_cont_info *out)
@@ -303,8 +291,6 @@ int dfe_snap_destroy(struct dfe_cont *cont, const char *name)
     base_clear_error();
     if (!name || !name[0])
         return base_refuse(-EINVAL, "no snapshot was named");
-    if (api_states_close(cont->pool, cont->state->label, name) < 0)
-        return base_refuse(-EBUSY, "snapshot %s is open", name);
     return obj_snap_destroy(cont->obj, name);
 }
 

@@ -168,8 +168,6 @@ int dfe_pool_close(struct dfe_pool *pool)
         return base_refuse(-EBUSY, "%u of the pool's containers are open", conts);
 
     ret = cache_close(pool->cache);
-    pool->cache = NULL;
-    api_states_close(pool, NULL, NULL);
     err = obj_pool_close(pool->obj);
     if (ret == 0)
         ret = err;
