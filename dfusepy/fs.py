@@ -346,7 +346,9 @@ class Operations(pyfuse3.Operations):
         return self._opened(attr), self._entry(attr)
 
     @operation
-    async def read(self, fh: int, off: int, size: int) -> bytes | memoryview:  # type: ignore[override]
+    async def read(  # type: ignore[override]
+        self, fh: int, off: int, size: int
+    ) -> bytes | memoryview:
         """Lookup counts: no change. The reply is sent from the engine's cache where it can be."""
         return await self._call(self._fs.read, fh, off, size)
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -258,6 +260,64 @@ def test_the_kernel_refuses(unmounted: Mount) -> None:
     assert done.returncode == FAILED
     assert "Operation not permitted" in done.stderr
     unmounted.mount()
+
+
+# The program as an ordinary user: all is imported before, since that user may not be able to read
+# this interpreter's files.
+AS_USER = """
+import json, logging.handlers, os, sys
+import click.shell_completion, pyfuse3, trio
+from dfusepy import background, engine, fs, loop, mount
+from dfusepy_cli import container, main, names, pool, progress, umount
+import dfusepy_cli.mount
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+main.main()
+"""
+
+
+def as_user(script: str, base: Path) -> str:
+    """Runs a script with a /dev/fuse that users may open; $D is the program as an ordinary user."""
+    if not shutil.which("fusermount3"):
+        pytest.skip("fusermount3 is not installed")
+    (base / "user.py").write_text(AS_USER)
+    bind = f"mknod -m 666 {base}/fuse c 10 229 && mount --bind {base}/fuse /dev/fuse"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", f"{bind}\n{script}"],
+        env={**os.environ, "DFUSEPY_HOME": f"{base}/data", "D": f"{sys.executable} {base}/user.py"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.root
+def test_an_ordinary_user() -> None:
+    with tempfile.TemporaryDirectory(prefix="dfusepy-test-") as folder:
+        base = Path(folder)
+        for path in (base, base / "m", base / "r"):
+            path.mkdir(exist_ok=True)
+            os.chmod(path, 0o755)
+        os.chown(base, 65534, 65534)
+        os.chown(base / "m", 65534, 65534)
+        said = as_user(
+            f"""
+            $D pool create demo --size 64M; $D container create demo/data
+            $D mount demo/data {base}/m --allow-other || true
+            $D mount demo/data {base}/r || true
+            $D mount demo/data {base}/m
+            setpriv --reuid 65534 --clear-groups sh -c 'echo written >{base}/m/file; cat {base}/m/file'
+            $D umount {base}/m
+            """,
+            base,
+        )
+    assert "user_allow_other" in said
+    assert "not writable" in said
+    assert "written\n" in said
+    assert f"unmounted from {base}/m" in said
 
 
 # -- umount and query ----------------------------------------------------------------------------
