@@ -309,7 +309,8 @@ def test_an_ordinary_user() -> None:
             $D mount demo/data {base}/m --allow-other || true
             $D mount demo/data {base}/r || true
             $D mount demo/data {base}/m
-            setpriv --reuid 65534 --clear-groups sh -c 'echo written >{base}/m/file; cat {base}/m/file'
+            cd {base}
+            setpriv --reuid 65534 --clear-groups sh -c 'echo written >m/file; cat m/file'
             $D umount {base}/m
             """,
             base,
