@@ -2,10 +2,10 @@
 /*
  * Block allocator (invariants A1 to A3: alloc.h).
  *
- * Besides `committed` and `busy` a segment has two bitmaps of blocks that wait for a checkpoint: of those
- * freed since the last freeze, and of those whose freeing the running checkpoint writes. So freeing never
- * needs memory. A bit set means taken. The maps are one zeroed allocation that costs memory
- * only where it is written.
+ * Besides `committed` and `busy` a segment has two bitmaps of blocks that wait for a checkpoint: of
+ * those freed since the last freeze, and of those whose freeing the running checkpoint writes. So
+ * freeing never needs memory. A bit set means taken. The maps are one zeroed allocation that costs
+ * memory only where it is written.
  */
 #include "obj/alloc.h"
 
@@ -50,7 +50,7 @@ struct run {
     uint32_t seg, at, len; /* blocks */
 };
 
-/* -- bits ----------------------------------------------------------------------------------------- */
+/* -- bits -------------------------------------------------------------------------------------- */
 
 /* The bits of [at, at + n) that lie in word w. */
 static uint64_t mask_in_word(uint32_t w, uint32_t at, uint32_t n)
@@ -96,7 +96,7 @@ static uint32_t bits_find(const uint64_t *map, uint32_t at, uint64_t flip)
     return DFE_SEGMENT_BLOCKS;
 }
 
-/* -- open ----------------------------------------------------------------------------------------- */
+/* -- open -------------------------------------------------------------------------------------- */
 
 /* Of the last segment only a part may exist. */
 static uint32_t seg_blocks(const struct alloc *a, uint32_t seg)
@@ -172,7 +172,7 @@ int alloc_load(struct alloc *a, uint32_t seg, const void *bitmap, size_t len)
     return 0;
 }
 
-/* -- taking --------------------------------------------------------------------------------------- */
+/* -- taking ------------------------------------------------------------------------------------ */
 
 /* The longest run of the segment from `at` on, the first of at least want if there is one. */
 static void seg_search(const struct alloc *a, uint32_t seg, uint32_t at, uint32_t want,
@@ -233,7 +233,7 @@ int alloc_take(struct alloc *a, uint32_t want, bool use_reserved, uint64_t *blk,
     return 0;
 }
 
-/* -- state changes -------------------------------------------------------------------------------- */
+/* -- state changes ----------------------------------------------------------------------------- */
 
 static bool in_range(const struct alloc *a, uint64_t blk, uint32_t n)
 {
@@ -314,7 +314,7 @@ int alloc_free(struct alloc *a, uint64_t blk, uint32_t n)
     return 0;
 }
 
-/* -- checkpoint ----------------------------------------------------------------------------------- */
+/* -- checkpoint -------------------------------------------------------------------------------- */
 
 /* Moves what waits from one set to the other. */
 static void wait_move(struct alloc *a, uint32_t seg, int from, int to)
@@ -392,7 +392,7 @@ void alloc_done(struct alloc *a, bool ok)
     }
 }
 
-/* -- counting ------------------------------------------------------------------------------------- */
+/* -- counting ---------------------------------------------------------------------------------- */
 
 int alloc_reserve(struct alloc *a, uint64_t n_blk)
 {

@@ -3,11 +3,11 @@
  * Block allocator: two bitmaps a segment of 32,768 blocks.
  *
  *   committed  what the index (with the overlay) refers to: this is what a checkpoint writes
- *   busy       committed, plus staged and not yet committed, plus freed and waiting for a checkpoint
+ *   busy       committed, plus staged and not yet committed, plus freed and not yet checkpointed
  *
- * Invariants: A1 committed is a subset of busy. A2 a block freed by a transaction is handed out again
- * only after the checkpoint that holds the freeing has completed. A3 free = blocks - busy; reserved
- * <= free at the time of reserving.
+ * Invariants: A1 committed is a subset of busy. A2 a block freed by a transaction is handed out
+ * again only after the checkpoint that holds the freeing has completed. A3 free = blocks - busy;
+ * reserved <= free at the time of reserving.
  * Used under the pool's mutex.
  */
 #ifndef DFE_OBJ_ALLOC_H
@@ -38,26 +38,26 @@ int alloc_load(struct alloc *a, uint32_t seg, const void *bitmap, size_t len);
 int alloc_take(struct alloc *a, uint32_t want, bool use_reserved, uint64_t *blk, uint32_t *got);
 /* busy -> free at once: staged and never committed. */
 void alloc_cancel(struct alloc *a, uint64_t blk, uint32_t n);
-/* A transaction refers to the blocks now. Replay calls it for blocks that are not busy yet: it makes
- * them busy too. -EUCLEAN if out of range or committed already (media damage). */
+/* A transaction refers to the blocks now. Replay calls it for blocks that are not busy yet: it
+ * makes them busy too. -EUCLEAN if out of range or committed already (media damage). */
 int alloc_commit(struct alloc *a, uint64_t blk, uint32_t n);
 /* A transaction let go of them: committed -> waiting. -EUCLEAN if they are not committed. */
 int alloc_free(struct alloc *a, uint64_t blk, uint32_t n);
 
 /* Checkpoint. freeze: calls fn for each segment whose committed bitmap changed since the last
- * successful freeze (its encoded value), and notes the frees so far as belonging to this checkpoint.
- * A value other than 0 of fn ends it: nothing is frozen then, do not call done.
+ * successful freeze (its encoded value), and notes the frees so far as belonging to this
+ * checkpoint. A value other than 0 of fn ends it: nothing is frozen then, do not call done.
  * done(true): those blocks are free. done(false): the checkpoint failed; segments stay dirty. */
-int alloc_freeze(struct alloc *a, int (*fn)(uint32_t seg, const void *bitmap, size_t len, void *arg),
-                 void *arg);
+int alloc_freeze(struct alloc *a,
+                 int (*fn)(uint32_t seg, const void *bitmap, size_t len, void *arg), void *arg);
 void alloc_done(struct alloc *a, bool ok);
 
 int alloc_reserve(struct alloc *a, uint64_t n_blk); /* -ENOSPC */
 void alloc_unreserve(struct alloc *a, uint64_t n_blk);
 
-uint64_t alloc_free_blocks(const struct alloc *a);     /* not busy, reserved ones included */
+uint64_t alloc_free_blocks(const struct alloc *a); /* not busy, reserved ones included */
 uint64_t alloc_reserved_blocks(const struct alloc *a);
-uint64_t alloc_waiting_blocks(const struct alloc *a);  /* would be free after a checkpoint */
+uint64_t alloc_waiting_blocks(const struct alloc *a);         /* would be free after a checkpoint */
 bool alloc_is_committed(const struct alloc *a, uint64_t blk); /* for checks */
 
 #endif

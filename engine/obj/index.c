@@ -5,11 +5,11 @@
  * Invariants:
  *   I1 every value ends in CRC32C(key, value): what does not match is damage, never an answer
  *   I2 a read transaction lives for one call; idle ones are reset, so that they pin no pages
- *   I3 an assertion inside LMDB ends the call with -EUCLEAN: it jumps out to the caller's frame, after
- *      which the transaction is only aborted
+ *   I3 an assertion inside LMDB ends the call with -EUCLEAN: it jumps out to the caller's frame,
+ * after which the transaction is only aborted
  *
- * LMDB believes its pages. What open can check is checked: meta pages, and that the file holds every
- * page they speak of (a shorter file would be SIGBUS).
+ * LMDB believes its pages. What open can check is checked: meta pages, and that the file holds
+ * every page they speak of (a shorter file would be SIGBUS).
  */
 #include "obj/index.h"
 
@@ -34,13 +34,13 @@
 #define CRC_BYTES 4u
 #define MAP_MOST_BYTES (1ull << 40)
 #define MAP_LEAST_BYTES (1ull << 30)
-#define READERS 510u   /* LMDB's lock table; more concurrent readers get -EAGAIN from it */
+#define READERS 510u /* LMDB's lock table; more concurrent readers get -EAGAIN from it */
 #define IDLE_READERS 64u
 
 struct index {
     MDB_env *env;
     MDB_dbi dbi;
-    int fd;               /* data.mdb, for fallocate */
+    int fd; /* data.mdb, for fallocate */
     uint64_t page_bytes;
     uint64_t allocated;   /* bytes of data.mdb that fallocate has promised */
     atomic_bool broken;   /* an assertion hit a writer: LMDB's state is not to be trusted */
@@ -57,7 +57,7 @@ struct index_tx {
     int err; /* sticky: commit must not follow a failed change */
 };
 
-/* -- LMDB's errors and asserts --------------------------------------------------------------------- */
+/* -- LMDB's errors and asserts ----------------------------------------------------------------- */
 
 #define RC_ASSERTED (MDB_LAST_ERRCODE + 1)
 
@@ -127,7 +127,7 @@ static int index_err(int rc, const char *what)
     }
 }
 
-/* -- values with their checksums ---------------------------------------------------------------------- */
+/* -- values with their checksums --------------------------------------------------------------- */
 
 static uint32_t value_crc(const void *key, size_t klen, const void *val, size_t vlen)
 {
@@ -157,7 +157,7 @@ static int value_check(const MDB_val *k, const MDB_val *v, size_t *len)
     return 0;
 }
 
-/* -- open --------------------------------------------------------------------------------------------- */
+/* -- open -------------------------------------------------------------------------------------- */
 
 /* The parts of LMDB's meta page (0.9, 64 bits) that say how long the file must be. */
 #define META_PAGES 2
@@ -354,7 +354,7 @@ void index_close(struct index *ix)
     free(ix);
 }
 
-/* -- reading ------------------------------------------------------------------------------------------ */
+/* -- reading ----------------------------------------------------------------------------------- */
 
 static int reader_get(struct index *ix, MDB_txn **out)
 {
@@ -456,8 +456,8 @@ static int bytes_cmp(const void *a, size_t alen, const void *b, size_t blen)
     return alen < blen ? -1 : alen > blen;
 }
 
-/* One entry of a walk: 0 it is good, -EUCLEAN. last is the key before it, in order to notice pages that
- * lead the walk back or astray. */
+/* One entry of a walk: 0 it is good, -EUCLEAN. last is the key before it, in order to notice pages
+ * that lead the walk back or astray. */
 static int scan_entry(struct scan *s, uint8_t *last, size_t *last_len, size_t *vlen)
 {
     const char *why = "key out of order";
@@ -513,7 +513,7 @@ int index_scan(struct index *ix, const void *from, size_t from_len, const void *
     return err;
 }
 
-/* -- writing ------------------------------------------------------------------------------------------ */
+/* -- writing ----------------------------------------------------------------------------------- */
 
 struct begin {
     MDB_env *env;
@@ -644,7 +644,7 @@ void index_abort(struct index_tx *tx)
     free(tx);
 }
 
-/* -- space -------------------------------------------------------------------------------------------- */
+/* -- space ------------------------------------------------------------------------------------- */
 
 uint64_t index_used_bytes(struct index *ix)
 {

@@ -2,9 +2,9 @@
 /*
  * Journal: appending and writing (invariants: journal.h).
  *
- * Two buffers: records go into `open` while `pending` is written. Whoever finds nobody writing becomes the
- * writer, whoever finds nobody flushing becomes the flusher: a batch may be written while the flush of
- * the one before it is under way. Everybody else waits on the condition.
+ * Two buffers: records go into `open` while `pending` is written. Whoever finds nobody writing
+ * becomes the writer, whoever finds nobody flushing becomes the flusher: a batch may be written
+ * while the flush of the one before it is under way. Everybody else waits on the condition.
  */
 #include "obj/journal.h"
 
@@ -19,7 +19,8 @@
 #include "base/words.h"
 #include "obj/journal_int.h"
 
-/* A record that is not larger than BATCH_SOFT_BYTES always fits, so that append allocates nothing. */
+/* A record that is not larger than BATCH_SOFT_BYTES always fits, so that append allocates nothing.
+ */
 #define BUF_BYTES (2u * BATCH_SOFT_BYTES + 2 * DFE_BLOCK_BYTES)
 
 int journal_new_seq(uint64_t *seq)
@@ -97,7 +98,7 @@ int journal_format(struct queue_dev *dev, const struct super *s)
     return err ? base_fail(err, "journal: cannot format: %s", strerror(-err)) : 0;
 }
 
-/* -- appending ----------------------------------------------------------------------------------- */
+/* -- appending --------------------------------------------------------------------------------- */
 
 static uint64_t buf_end(const struct batch_buf *b)
 {
@@ -109,8 +110,8 @@ static size_t bytes_with(const struct batch_buf *b, size_t len)
 {
     size_t open = b->open ? b->open : sizeof(struct batch_disk);
 
-    return b->closed + round_up(open + round_up(RECORD_FRAME_BYTES + len, RECORD_ALIGN_BYTES),
-                                DFE_BLOCK_BYTES);
+    return b->closed +
+           round_up(open + round_up(RECORD_FRAME_BYTES + len, RECORD_ALIGN_BYTES), DFE_BLOCK_BYTES);
 }
 
 bool journal_ring_full(const struct journal *j, size_t len)
@@ -205,7 +206,7 @@ void journal_trim(struct journal *j, uint64_t pos)
     j->tail = pos;
 }
 
-/* -- writing ------------------------------------------------------------------------------------- */
+/* -- writing ----------------------------------------------------------------------------------- */
 
 int journal_io(struct journal *j, enum queue_op op, uint64_t pos, void *buf, size_t len)
 {
@@ -217,8 +218,8 @@ int journal_io(struct journal *j, enum queue_op op, uint64_t pos, void *buf, siz
 
     if (len > first) {
         req[0].len = first;
-        req[1] = (struct queue_req){.op = op, .off = j->ring_at, .buf = (uint8_t *)buf + first,
-                                    .len = len - first};
+        req[1] = (struct queue_req){
+            .op = op, .off = j->ring_at, .buf = (uint8_t *)buf + first, .len = len - first};
         n = 2;
     }
     err = queue_borrow(j->dev, &q);
@@ -316,7 +317,7 @@ int journal_write(struct journal *j, pthread_mutex_t *pool_mutex, uint64_t upto,
     return err;
 }
 
-/* -- counting ------------------------------------------------------------------------------------- */
+/* -- counting ---------------------------------------------------------------------------------- */
 
 uint64_t journal_used_bytes(const struct journal *j)
 {

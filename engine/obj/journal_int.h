@@ -29,11 +29,12 @@ _Static_assert(offsetof(struct batch_disk, crc) == 68, "FORMAT.md");
 #define RECORD_FRAME_BYTES 4u
 #define RECORD_ALIGN_BYTES 8u
 
-/* A batch takes a record while it is shorter than this: large enough that headers and padding do not
- * matter, small enough that a waiting fsync is not late. */
+/* A batch takes a record while it is shorter than this: large enough that headers and padding do
+ * not matter, small enough that a waiting fsync is not late. */
 #define BATCH_SOFT_BYTES (1u << 20)
 #define BATCH_MAX_BYTES (BATCH_SOFT_BYTES + DFE_TX_BYTES + (1u << 20) + 2 * DFE_BLOCK_BYTES)
-_Static_assert(BATCH_MAX_BYTES < SUPER_JOURNAL_MIN_BYTES, "the smallest ring takes the largest batch");
+_Static_assert(BATCH_MAX_BYTES < SUPER_JOURNAL_MIN_BYTES,
+               "the smallest ring takes the largest batch");
 
 /* Batches one after another, each a whole number of blocks; the last one may be open. */
 struct batch_buf {
@@ -55,8 +56,9 @@ struct journal {
     uint64_t written, durable; /* positions */
     uint64_t seq, expect;      /* of the open batch */
     struct batch_buf bufs[2];
-    struct batch_buf *open;    /* takes records */
-    struct batch_buf *pending; /* taken from `open`, not yet written; the writer's while `writing` */
+    struct batch_buf *open; /* takes records */
+    struct batch_buf
+        *pending; /* taken from `open`, not yet written; the writer's while `writing` */
     bool writing, flushing;
     int failed; /* a flush failed: negative errno */
     pthread_cond_t cond;

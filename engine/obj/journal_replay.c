@@ -2,9 +2,10 @@
 /*
  * Journal: replay after an opening, clean or not.
  *
- * Two passes over the valid run of batches: the first finds its end and the highest position that is attested as
- * flushed, the second hands out the records. Then a look over the rest of the ring: a batch there that attests a position beyond the
- * end of the run as flushed proves that the run ends in damage and not in a crash.
+ * Two passes over the valid run of batches: the first finds its end and the highest position that
+ * is attested as flushed, the second hands out the records. Then a look over the rest of the ring:
+ * a batch there that attests a position beyond the end of the run as flushed proves that the run
+ * ends in damage and not in a crash.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,8 +22,8 @@
 
 struct replay {
     struct journal *j;
-    uint8_t *buf; /* BATCH_MAX_BYTES */
-    uint64_t limit; /* nothing of the run lies at or beyond it */
+    uint8_t *buf;     /* BATCH_MAX_BYTES */
+    uint64_t limit;   /* nothing of the run lies at or beyond it */
     uint64_t flushed; /* the highest position attested by the run */
     bool *damaged;
 };
@@ -140,9 +141,10 @@ static int look_ahead(struct replay *r, uint64_t end)
     return 0; /* unreadable is damage, and told; the run itself is there */
 }
 
-/* Cuts the batch in r->buf off before record k, or forgets it (k 0), on the device. The number changes,
- * so that what followed it in the ring does not follow any more. */
-static int discard_from(struct replay *r, uint32_t k, size_t payload, uint64_t *end, uint64_t *expect)
+/* Cuts the batch in r->buf off before record k, or forgets it (k 0), on the device. The number
+ * changes, so that what followed it in the ring does not follow any more. */
+static int discard_from(struct replay *r, uint32_t k, size_t payload, uint64_t *end,
+                        uint64_t *expect)
 {
     struct batch_disk *d = (void *)r->buf;
     uint64_t pos = le64toh(d->pos);

@@ -11,7 +11,8 @@
  *   META  name bytes;  CONT  container u32 BE;  SNAP  container u32 BE, epoch u64 BE
  *   PROP  container u32 BE, name bytes;  SEG  segment u32 BE;  WORK  id u64 BE (continuations)
  *
- * The order of keys is the order of (container, object, dkey, akey) or of (container, object, offset).
+ * The order of keys is the order of (container, object, dkey, akey) or of (container, object,
+ * offset).
  */
 #ifndef DFE_OBJ_KEY_H
 #define DFE_OBJ_KEY_H
@@ -48,8 +49,8 @@ int key_kv(struct key *k, uint32_t cont, struct obj_id oid, const struct obj_key
 int key_kv_dkey_end(struct key *k, uint32_t cont, struct obj_id oid, const void *dkey,
                     uint16_t dkey_len);
 void key_ext(struct key *k, uint32_t cont, struct obj_id oid, uint64_t off_blk);
-/* The side key of a KV or EXT key that dies at `death`. Never fails for what key_kv or key_ext made;
- * -EUCLEAN for other keys. */
+/* The side key of a KV or EXT key that dies at `death`. Never fails for what key_kv or key_ext
+ * made; -EUCLEAN for other keys. */
 int key_side(struct key *k, const struct key *live, uint64_t death);
 /* Pool tables; name may be NULL. */
 int key_pool(struct key *k, enum key_table table, const void *name, size_t len);

@@ -8,9 +8,9 @@
  *   O3 an inner node's separator i is not above any key of child i and above all of child i - 1
  *   O4 after publication `order` never changes; a new object retires it (active overlay only)
  *
- * Nodes compare the 8 bytes after the prefix as one integer, so that a search touches few cache lines: a
- * key itself is looked at once, or where these bytes tie. The first leaf of an object starts small, since most
- * objects of a busy pool are files with one extent.
+ * Nodes compare the 8 bytes after the prefix as one integer, so that a search touches few cache
+ * lines: a key itself is looked at once, or where these bytes tie. The first leaf of an object
+ * starts small, since most objects of a busy pool are files with one extent.
  */
 #include "obj/overlay.h"
 
@@ -85,7 +85,7 @@ struct probe {
     uint64_t pre;
 };
 
-/* -- memory ------------------------------------------------------------------------------------- */
+/* -- memory ------------------------------------------------------------------------------------ */
 
 static void *chunk_add(struct overlay *o, size_t bytes)
 {
@@ -179,7 +179,7 @@ static inline struct node **children(const struct node *n)
     return (struct node **)(entries(n) + n->cap);
 }
 
-/* -- objects by hash ---------------------------------------------------------------------------- */
+/* -- objects by hash --------------------------------------------------------------------------- */
 
 /* Object tables: table, container and id. The pool's tables: the first byte. */
 static unsigned prefix_len(const uint8_t *key, size_t klen)
@@ -277,7 +277,7 @@ static int object_make(struct overlay *o, const struct probe *q, uint64_t hash, 
     return 0;
 }
 
-/* -- one object's tree -------------------------------------------------------------------------- */
+/* -- one object's tree ------------------------------------------------------------------------- */
 
 static struct probe probe_make(const void *key, size_t klen)
 {
@@ -311,7 +311,8 @@ static unsigned node_search(const struct node *n, const struct probe *q, bool *e
         __builtin_prefetch(n->pre + i);
         __builtin_prefetch(entries(n) + i);
     }
-    while (len > 1) { /* without branches on what is compared: the guess would be wrong half the time */
+    /* Without branches on what is compared: the processor's guess would be wrong half the time. */
+    while (len > 1) {
         unsigned half = len / 2;
         at += n->pre[at + half - 1] < q->pre ? half : 0;
         len -= half;
@@ -399,7 +400,8 @@ static int leaf_grow(struct overlay *o, struct object *obj)
 
 /* Puts a new key in: down with the path noted, up with splits. Memory is reserved before anything
  * changes. */
-static int tree_insert(struct overlay *o, struct object *obj, const struct probe *q, struct entry *e)
+static int tree_insert(struct overlay *o, struct object *obj, const struct probe *q,
+                       struct entry *e)
 {
     struct node *path[HEIGHT_MAX], *n, *child = NULL, *right;
     unsigned at[HEIGHT_MAX], h = 0;
@@ -450,7 +452,7 @@ static int tree_insert(struct overlay *o, struct object *obj, const struct probe
     return 0;
 }
 
-/* -- the interface ------------------------------------------------------------------------------ */
+/* -- the interface ----------------------------------------------------------------------------- */
 
 int overlay_open(struct overlay **out)
 {

@@ -54,8 +54,7 @@ int uuid_make(uint8_t uuid[16])
 
 bool label_ok(const char *label)
 {
-    static const char chars[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    static const char chars[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
     size_t n = strlen(label);
 
     return n >= 1 && n <= DFE_LABEL_BYTES && label[0] != '.' && label[0] != '-' &&

@@ -2,8 +2,8 @@
 /*
  * Superblock: its bytes, its two copies, the geometry of a device.
  *
- * Invariants: S1 a copy counts only if its CRC over the whole block is right. S2 copy 1 is written after
- * copy 0 has been flushed, so that one of them is whole at any time.
+ * Invariants: S1 a copy counts only if its CRC over the whole block is right. S2 copy 1 is written
+ * after copy 0 has been flushed, so that one of them is whole at any time.
  */
 #include "obj/super.h"
 

@@ -3,9 +3,9 @@
  * Superblock and pool record.
  *
  * The device begins with two copies of the superblock, blocks 0 and 1, written one after the other
- * (flush between), each with a generation; the valid one with the higher generation counts. Then the
- * journal ring, then data. PATH/pool is a text record: label, uuid, format, device; PATH/index the
- * index; PATH/lock is locked (flock) while the pool is open.
+ * (flush between), each with a generation; the valid one with the higher generation counts. Then
+ * the journal ring, then data. PATH/pool is a text record: label, uuid, format, device; PATH/index
+ * the index; PATH/lock is locked (flock) while the pool is open.
  */
 #ifndef DFE_OBJ_SUPER_H
 #define DFE_OBJ_SUPER_H
@@ -22,7 +22,7 @@ struct super {
     uint8_t uuid[16];
     uint32_t format;
     uint64_t generation;
-    uint64_t size_blk;        /* of the device that is used */
+    uint64_t size_blk; /* of the device that is used */
     uint64_t journal_blk, journal_len_blk;
     uint64_t data_blk, data_len_blk;
     uint64_t least_checkpoint; /* an index whose checkpoint number is lower is too old */
@@ -31,14 +31,14 @@ struct super {
 /* The journal holds at least one batch of the largest transaction. */
 #define SUPER_JOURNAL_MIN_BYTES (8ull << 20)
 
-/* Geometry for a new device: 2 superblocks, journal, data (from a multiple of 1 MiB on). -ENOSPC: too
- * small (the text says how much is needed). journal_bytes 0: 1/64 of the device within [8 MiB,
+/* Geometry for a new device: 2 superblocks, journal, data (from a multiple of 1 MiB on). -ENOSPC:
+ * too small (the text says how much is needed). journal_bytes 0: 1/64 of the device within [8 MiB,
  * 256 MiB]; -EINVAL below SUPER_JOURNAL_MIN_BYTES. Sets neither uuid nor generation. */
 int super_layout(uint64_t size_bytes, uint64_t journal_bytes, struct super *out);
 int super_write(struct queue_dev *dev, struct super *s); /* both copies, flushed; generation + 1 */
-/* -ENODATA no superblock there (zeros or foreign), -EUCLEAN both damaged or a device that is shorter than its
- * superblock says, -EPROTONOSUPPORT newer format. One damaged copy: *one_damaged is set and the good one is
- * used (the next super_write heals the other). */
+/* -ENODATA no superblock there (zeros or foreign), -EUCLEAN both damaged or a device that is
+ * shorter than its superblock says, -EPROTONOSUPPORT newer format. One damaged copy: *one_damaged
+ * is set and the good one is used (the next super_write heals the other). */
 int super_read(struct queue_dev *dev, struct super *out, bool *one_damaged);
 int super_wipe(struct queue_dev *dev);
 
@@ -50,8 +50,10 @@ struct pool_record {
 };
 /* Atomic, durable. -EINVAL: a label or a device that cannot be recorded. */
 int record_write(const char *pool_dir, const struct pool_record *r);
-int record_read(const char *pool_dir, struct pool_record *out); /* -ENOENT, -EUCLEAN, -EPROTONOSUPPORT */
-/* Labels of pools, containers and snapshots: 1 to 63 of [A-Za-z0-9._-], not starting with '.' or '-'. */
+/* -ENOENT, -EUCLEAN, -EPROTONOSUPPORT. */
+int record_read(const char *pool_dir, struct pool_record *out);
+/* Labels of pools, containers and snapshots: 1 to 63 of [A-Za-z0-9._-], not starting with '.' or
+ * '-'. */
 bool label_ok(const char *label);
 
 int uuid_make(uint8_t uuid[16]); /* random, version 4; -EIO without a source of randomness */

@@ -150,7 +150,7 @@ static void basics(void)
     CHECK_EQ(index_open("/nonexistent", false, &other), -ENOENT);
 }
 
-/* -- damage ------------------------------------------------------------------------------------------- */
+/* -- damage ------------------------------------------------------------------------------------ */
 
 static struct {
     unsigned right, told, absent, refused, crashed;
@@ -246,8 +246,10 @@ static void flips(void)
         judge(n);
         CHECK_EQ(pwrite(fd, &was, 1, at), 1);
     }
-    fprintf(stderr, "600 flips: %u without effect, %u told, %u refused at open, %u wrongly absent, "
-            "%u crashed\n", tally.right, tally.told, tally.refused, tally.absent, tally.crashed);
+    fprintf(stderr,
+            "600 flips: %u without effect, %u told, %u refused at open, %u wrongly absent, "
+            "%u crashed\n",
+            tally.right, tally.told, tally.refused, tally.absent, tally.crashed);
     close(fd);
 }
 
@@ -267,7 +269,7 @@ static void short_files(void)
     CHECK_EQ(index_open(dir, true, &ix), -EUCLEAN);
 }
 
-/* -- readers beside the writer -------------------------------------------------------------------------- */
+/* -- readers beside the writer ----------------------------------------------------------------- */
 
 static atomic_uint gen_now;
 static atomic_bool stop;

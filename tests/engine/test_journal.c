@@ -46,11 +46,10 @@ static void make_dev(const char *name)
     dev = open_dev(uri);
     CHECK_EQ(super_layout(DEV_BYTES, 0, &super), 0);
     CHECK_EQ(uuid_make(super.uuid), 0);
-    CHECK_EQ(journal_format(dev, &super), 0);
-    queue_dev_close(dev);
+    queue_dev_close(dev); /* the device is zeros already; formatting has its own test */
 }
 
-/* -- records: number, then bytes that follow from it ----------------------------------------------------- */
+/* -- records: number, then bytes that follow from it ------------------------------------------- */
 
 static size_t record_len(uint64_t i)
 {
@@ -87,11 +86,11 @@ static int append(struct journal *j, uint64_t i, uint64_t *end)
 }
 
 struct seen {
-    uint64_t next;       /* record expected */
-    uint64_t refuse;     /* number + 1 to answer 1 to; 0: none */
-    uint64_t fail;       /* number + 1 to answer -EIO to */
+    uint64_t next;   /* record expected */
+    uint64_t refuse; /* number + 1 to answer 1 to; 0: none */
+    uint64_t fail;   /* number + 1 to answer -EIO to */
     uint64_t last_pos;
-    uint64_t below;      /* records below the flushed position */
+    uint64_t below; /* records below the flushed position */
     bool any_len;
 };
 
@@ -134,7 +133,29 @@ static void env_close(struct env *e)
     queue_dev_close(e->dev);
 }
 
-/* -- tests ---------------------------------------------------------------------------------------------- */
+/* -- tests ------------------------------------------------------------------------------------- */
+
+static void formats(void)
+{
+    uint8_t block[DFE_BLOCK_BYTES] __attribute__((aligned(4096)));
+    uint64_t at, end;
+    struct queue_dev *dev;
+
+    make_dev("j");
+    at = super.journal_blk * DFE_BLOCK_BYTES;
+    end = at + super.journal_len_blk * DFE_BLOCK_BYTES;
+    sim_scribble("j", 0, DEV_BYTES);
+    dev = open_dev("sim:j");
+    CHECK_EQ(journal_format(dev, &super), 0);
+    for (uint64_t off = at - sizeof(block); off <= end; off += sizeof(block)) {
+        bool zero = true;
+        sim_peek_durable("j", off, block, sizeof(block));
+        for (size_t i = 0; i < sizeof(block); i++)
+            zero &= block[i] == 0;
+        CHECK_EQ(zero, off >= at && off < end);
+    }
+    queue_dev_close(dev);
+}
 
 static void comes_back_over_several_openings(void)
 {
@@ -169,12 +190,12 @@ static void wraps_around(void)
     bool damaged;
 
     make_dev("j");
-    for (int opening = 0; opening < 4; opening++) {
+    for (int opening = 0; opening < 3; opening++) {
         s = (struct seen){.next = first};
         struct env e = env_open("sim:j", tail, seq, &s, &damaged);
         CHECK(!damaged);
         CHECK_EQ(s.next, i);
-        for (uint64_t stop = i + 1500; i < stop;) {
+        for (uint64_t stop = i + 1200; i < stop;) {
             int err = append(e.j, i, &end);
             if (err == 0) {
                 if (++i % 50 == 0)
@@ -230,7 +251,7 @@ static void large_records(void)
  * follow. */
 static void discarding(void)
 {
-    for (uint64_t refuse = 0; refuse < 30; refuse++) {
+    for (uint64_t refuse = 0; refuse < 30; refuse += 1 + refuse / 6) {
         struct seen s = {0};
         uint64_t end;
         bool damaged;
@@ -265,8 +286,8 @@ static void discarding(void)
     }
 }
 
-/* 20 batches, flushed one by one. A flipped bit in batch k: damage if a later batch attests it, else the
- * end. */
+/* 20 batches, flushed one by one. A flipped bit in batch k: damage if a later batch attests it,
+ * else the end. */
 static void damage(void)
 {
     uint64_t begin[21], end;
@@ -282,7 +303,7 @@ static void damage(void)
         begin[i + 1] = journal_durable(e.j);
     }
     env_close(&e);
-    for (int turn = 0; turn < 300; turn++) {
+    for (int turn = 0; turn < 80; turn++) {
         uint64_t k = test_rand(&seed) % 20;
         size_t used = 72 + 4 + record_len(k);
         uint64_t byte = super.journal_blk * DFE_BLOCK_BYTES + begin[k] + test_rand(&seed) % used;
@@ -381,13 +402,13 @@ static struct env env_open_after_loss(const char *uri, struct seen *s, bool *dam
  * durable; then it goes on, and fails again. */
 static void power_loss(void)
 {
-    for (uint64_t cut = 0; cut < 60; cut++) {
+    for (uint64_t cut = 0; cut < 40; cut++) {
         uint64_t i = 0, sure = 0, end;
         struct seen s;
         bool damaged;
 
         make_dev("p");
-        for (int life = 0; life < 4; life++) {
+        for (int life = 0; life < 3; life++) {
             struct env e = env_open_after_loss("sim:p", &s, &damaged);
             CHECK(!damaged);
             CHECK(s.next >= sure && s.next <= i);
@@ -407,7 +428,7 @@ static void power_loss(void)
     sim_destroy("p");
 }
 
-/* -- threads ---------------------------------------------------------------------------------------------- */
+/* -- threads ----------------------------------------------------------------------------------- */
 
 #define THREADS 6
 #define EACH 150
@@ -475,6 +496,7 @@ int main(void)
 {
     seed = test_seed();
     base_log_set(quiet, NULL);
+    RUN(formats);
     RUN(comes_back_over_several_openings);
     RUN(wraps_around);
     RUN(large_records);

@@ -8,7 +8,7 @@
 
 static uint64_t seed;
 
-/* -- the reference: a sorted array ----------------------------------------------------------------- */
+/* -- the reference: a sorted array ------------------------------------------------------------- */
 
 struct ref {
     struct key k;
@@ -260,7 +260,7 @@ static void large_values_and_growth(void)
     overlay_close(o);
 }
 
-/* -- speed: reported, and asserted only by an order of magnitude -------------------------------------- */
+/* -- speed: reported, and asserted only by an order of magnitude ------------------------------- */
 
 #define MANY 500000u
 
@@ -309,7 +309,8 @@ static void measure(const char *what, unsigned objects)
         found++;
     walk = base_mono_ns() - t;
     CHECK_EQ(found, overlay_keys(o));
-    fprintf(stderr, "%s: put %.3f us, get %.3f us, sort %.1f ms, walk %.3f us a key, %.0f bytes a key\n",
+    fprintf(stderr,
+            "%s: put %.3f us, get %.3f us, sort %.1f ms, walk %.3f us a key, %.0f bytes a key\n",
             what, (double)put / MANY / 1e3, (double)get / MANY / 1e3, (double)sort / 1e6,
             (double)walk / MANY / 1e3, (double)overlay_bytes(o) / MANY);
     CHECK(put / MANY < 10000 && get / MANY < 10000);
