@@ -37,6 +37,24 @@ static void life_of_a_pool(void)
     CHECK_EQ(api_open(path, 0, &pool), -ENOENT);
 }
 
+/* Chosen from the host's memory, in whole extents. */
+static void default_memory(void)
+{
+    const char *path = api_path("memory");
+    struct dfe_pool_open_opts open = {.size = sizeof(open), .path = path};
+    struct dfe_pool_info info;
+    struct dfe_pool *pool;
+
+    CHECK_EQ(api_create(path, 64u << 20), 0);
+    CHECK_EQ(dfe_pool_open(&open, &pool), 0);
+    CHECK_EQ(dfe_pool_query(pool, &info), 0);
+    CHECK(info.arena_bound_bytes >= 64u << 20 && info.arena_bound_bytes <= 4ull << 30);
+    CHECK_EQ(info.arena_bound_bytes % (64u << 20), 0);
+    CHECK(info.arena_bytes <= info.arena_bound_bytes);
+    CHECK_EQ(dfe_pool_close(pool), 0);
+    CHECK_EQ(dfe_pool_destroy(path, 0), 0);
+}
+
 static void options_that_make_no_sense(void)
 {
     const char *path = api_path("refused");
@@ -205,6 +223,7 @@ static void read_only_pool(void)
 int main(void)
 {
     RUN(life_of_a_pool);
+    RUN(default_memory);
     RUN(options_that_make_no_sense);
     RUN(containers);
     RUN(properties);
