@@ -202,6 +202,22 @@ static void close_drop_refs(struct ns *ns)
     pthread_mutex_unlock(&ns->lock);
 }
 
+/* Data that could not be published has been reported, by ns_sync; its owner goes now. */
+static void close_file(struct ns_inode *inode)
+{
+    struct cache_file *file = inode->file;
+
+    if (!data_dirty(inode)) {
+        data_put_file(inode);
+        return;
+    }
+    base_log(BASE_LOG_ERROR, "inode %llu: closed with data that could not be written",
+             (unsigned long long)inode->ino);
+    list_del(&inode->files);
+    inode->file = NULL;
+    cache_file_discard(file);
+}
+
 int ns_close(struct ns *ns)
 {
     int err = 0;
@@ -210,10 +226,9 @@ int ns_close(struct ns *ns)
     if (!ns->read_only)
         err = ns_sync(ns);
     worker_stop(ns); /* after what is dead has been reclaimed */
+    list_splice_tail(&ns->files, &ns->settling);
     while (!list_empty(&ns->files))
-        data_put_file(container_of(ns->files.next, struct ns_inode, files));
-    while (!list_empty(&ns->settling))
-        data_put_file(container_of(ns->settling.next, struct ns_inode, files));
+        close_file(container_of(ns->files.next, struct ns_inode, files));
     ns_free(ns);
     return err;
 }
