@@ -13,8 +13,9 @@
  *     changes the file, which grows cut.version. So a load that saw one version from start to end
  *     is right, whatever was published meanwhile.
  *  3. Bytes of the last block past the file's size are zeros.
- *  4. A block under write-back (wb) or in a slot on loan is not modified: its writer moves the
- *     64 KiB around it to a fresh slot.
+ *  4. A block under write-back (wb) or in a slot on loan is not modified: its writer puts
+ *     the new block into another slot, a fresh one of 64 KiB at most. The blocks around it stay
+ *     where they are: they are not on the device yet.
  *  5. dirty is part of valid. Each dirty block, and each block of the flight, has 4 KiB reserved.
  *  6. A file has one publication at a time; what it carries is the file at one moment.
  */
@@ -229,10 +230,9 @@ int throttle_write(struct cache_file *file, size_t len, bool nowait);
 
 struct piece {
     struct slot *slot; /* pinned; where the blocks go */
-    struct slot *old;  /* pinned; blocks move from here (invariant 4), or NULL */
+    struct slot *old;  /* pinned; has the blocks now, but is frozen (invariant 4); or NULL */
     uint64_t first;    /* block */
     uint32_t n;        /* blocks */
-    uint32_t move;     /* blocks of slot to copy from old */
     bool fresh;        /* slot is not in the index yet */
     bool has_first, has_last; /* the edge blocks hold bytes to keep */
 };

@@ -42,8 +42,9 @@ static unsigned fresh_order(const struct plan *p, uint64_t block)
     return order;
 }
 
-/* Blocks from i on that may go to s: valid there or nowhere, and not frozen. */
-static uint32_t run_length(const struct plan *p, const struct slot *s, uint64_t block, bool frozen)
+/* Blocks from `block` on that may go to s together: now valid in `from` or nowhere. */
+static uint32_t run_length(const struct plan *p, const struct slot *s, const struct slot *from,
+                           uint64_t block)
 {
     uint64_t end = s->first + slot_blocks(s), at;
 
@@ -51,86 +52,56 @@ static uint32_t run_length(const struct plan *p, const struct slot *s, uint64_t 
         end = plan_end(p);
     for (at = block + 1; at < end; at++) {
         const struct slot *v = slot_find(p->file, at, SLOT_VALID);
-        if ((v && v != s) || (!frozen && slot_frozen(s, (unsigned)(at - s->first))))
+        if ((v && v != from) || slot_frozen(s, (unsigned)(at - s->first)))
             break;
     }
     return (uint32_t)(at - block);
 }
 
-static int add_fresh(struct plan *p, uint64_t block)
+/* A slot of its own for the blocks from `block` on. */
+static struct slot *fresh_slot(struct plan *p, uint64_t block, unsigned order)
 {
     struct cache *cache = p->file->cache;
-    struct piece *piece = &p->piece[p->n];
     struct slot *s;
 
     pthread_mutex_unlock(&cache->lock);
-    s = slot_alloc(cache, fresh_order(p, block), 0);
+    s = slot_alloc(cache, order, 0);
     pthread_mutex_lock(&cache->lock);
-    if (!s)
-        return -ENOBUFS;
-    s->first = block; /* aligned: see fresh_order */
-    piece->slot = s;
-    piece->fresh = true;
-    piece->n = run_length(p, s, block, false);
-    return 0;
-}
-
-/* The 64 KiB around block move from old, which must not change, to a fresh slot. */
-static int add_moved(struct plan *p, struct slot *old, uint64_t block)
-{
-    struct cache *cache = p->file->cache;
-    struct piece *piece = &p->piece[p->n];
-    struct slot *s;
-    uint64_t end, written;
-
-    slot_pin(old);
-    pthread_mutex_unlock(&cache->lock);
-    s = slot_alloc(cache, old->order < COW_ORDER ? old->order : COW_ORDER, 0);
-    pthread_mutex_lock(&cache->lock);
-    if (!s) {
-        slot_unpin(old);
-        return -ENOBUFS;
-    }
-    s->first = block >> s->order << s->order;
-    end = s->first + slot_blocks(s);
-    piece->slot = s;
-    piece->old = old;
-    piece->fresh = true;
-    piece->n = run_length(p, old, block, true);
-    if (block + piece->n > end)
-        piece->n = (uint32_t)(end - block);
-    for (uint64_t at = s->first; at < end; at++) {
-        written = at >= block && at < block + piece->n && at * BLOCK >= p->off &&
-                  (at + 1) * BLOCK <= p->off + p->len;
-        if (!written && bits_test(&old->valid, (unsigned)(at - old->first)))
-            piece->move |= 1u << (at - s->first);
-    }
-    return 0;
+    if (s)
+        s->first = block >> s->order << s->order;
+    return s;
 }
 
 static int add_piece(struct plan *p, uint64_t block)
 {
-    struct slot *s = slot_find(p->file, block, SLOT_VALID);
+    struct slot *valid = slot_find(p->file, block, SLOT_VALID), *s = valid;
     struct piece *piece = &p->piece[p->n];
-    int rc = 0;
+    unsigned order = fresh_order(p, block);
+    bool frozen = s && slot_frozen(s, (unsigned)(block - s->first));
 
     *piece = (struct piece){.first = block};
-    if (s && slot_frozen(s, (unsigned)(block - s->first))) {
-        rc = add_moved(p, s, block);
-    } else {
-        if (!s)
-            s = slot_find(p->file, block, SLOT_WRITABLE);
-        if (s) {
-            slot_pin(s);
-            piece->slot = s;
-            piece->n = run_length(p, s, block, false);
-        } else {
-            rc = add_fresh(p, block);
-        }
+    if (!s || frozen) /* one that has room for the block, perhaps since its neighbour moved there */
+        s = slot_find(p->file, block, SLOT_WRITABLE);
+    if (frozen) {
+        slot_pin(valid);
+        piece->old = valid;
+        order = valid->order < COW_ORDER ? valid->order : COW_ORDER;
     }
-    if (rc == 0)
-        p->n++;
-    return rc;
+    if (s) {
+        slot_pin(s);
+    } else {
+        s = fresh_slot(p, block, order);
+        piece->fresh = true;
+    }
+    if (!s) {
+        if (piece->old)
+            slot_unpin(piece->old);
+        return -ENOBUFS;
+    }
+    piece->slot = s;
+    piece->n = run_length(p, s, valid, block);
+    p->n++;
+    return 0;
 }
 
 /* -- make --------------------------------------------------------------------------------------------- */
@@ -159,9 +130,9 @@ static int plan_edges(struct plan *p, bool nowait)
 
 static bool plan_has(const struct plan *p, const struct piece *piece, uint64_t block)
 {
-    const struct slot *s = piece->old ? piece->old : piece->slot;
+    const struct slot *s = slot_find(p->file, block, SLOT_VALID);
 
-    return s->file && bits_test(&s->valid, (unsigned)(block - s->first));
+    return s && s == (piece->old ? piece->old : piece->slot);
 }
 
 static int plan_reserve(struct plan *p, bool nowait)
@@ -174,7 +145,6 @@ static int plan_reserve(struct plan *p, bool nowait)
         const struct slot *s = slot_find(p->file, b, SLOT_VALID);
         n += !s || !bits_test(&s->dirty, (unsigned)(b - s->first));
     }
-    /* blocks that only move are dirty already, or not at all */
     if (n == 0)
         return 0;
     pthread_mutex_unlock(&cache->lock);
@@ -254,10 +224,10 @@ void plan_copy(const struct plan *p)
         uint64_t begin = from > p->off ? from : p->off;
         uint64_t end = to < p->off + p->len ? to : p->off + p->len;
         uint8_t *base = block_ptr(piece->slot, piece->first);
-        for (uint32_t m = piece->move; m; m &= m - 1) {
-            uint64_t block = piece->slot->first + (unsigned)__builtin_ctz(m);
-            memcpy(block_ptr(piece->slot, block), block_ptr(piece->old, block), BLOCK);
-        }
+        if (piece->old && begin > from && piece->has_first)
+            memcpy(base, block_ptr(piece->old, piece->first), BLOCK);
+        if (piece->old && end < to && piece->has_last)
+            memcpy(block_ptr(piece->slot, last), block_ptr(piece->old, last), BLOCK);
         if (begin > from && !piece->has_first)
             memset(base, 0, begin - from);
         if (end < to && !piece->has_last)
@@ -285,23 +255,6 @@ static void take_block(struct cache_file *file, struct slot *s, uint64_t block)
     }
 }
 
-/* Blocks that were only moved stay as dirty as they were. */
-static void move_blocks(struct piece *piece)
-{
-    for (uint32_t m = piece->move; m; m &= m - 1) {
-        unsigned i = (unsigned)__builtin_ctz(m);
-        unsigned j = (unsigned)(piece->slot->first + i - piece->old->first);
-        bool dirty = bits_test(&piece->old->dirty, j);
-        if (!piece->old->file || !bits_test(&piece->old->valid, j))
-            continue; /* an earlier piece took it */
-        slot_invalidate(piece->old, j, 1);
-        if (dirty)
-            slot_dirty(piece->slot, i, 1);
-        else
-            bits_set(&piece->slot->valid, i, 1);
-    }
-}
-
 void plan_finish(struct plan *p)
 {
     struct cache_file *file = p->file;
@@ -311,8 +264,6 @@ void plan_finish(struct plan *p)
         struct piece *piece = &p->piece[k];
         if (piece->fresh)
             slot_attach(piece->slot, file, piece->slot->first);
-        if (piece->old)
-            move_blocks(piece);
         for (uint32_t i = 0; i < piece->n; i++)
             take_block(file, piece->slot, piece->first + i);
         slot_dirty(piece->slot, (unsigned)(piece->first - piece->slot->first), piece->n);
