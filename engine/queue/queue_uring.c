@@ -296,8 +296,16 @@ static void uring_submit(struct queue *q, struct queue_req *req)
         enter(uq, 0); /* a failure shows again, and is handled, in poll */
 }
 
+/* The kernel gave the request up without moving anything: a signal came while it made its first
+ * worker thread (tried: -ECANCELED), or the host has no threads left. Asking again could spin. */
+static bool not_done(int64_t res)
+{
+    return res == -EINTR || res == -EAGAIN || res == -ECANCELED;
+}
+
 static unsigned reap(struct queue *q)
 {
+    struct uring_dev *d = q->dev->priv;
     struct uring_queue *uq = q->priv;
     struct io_uring_cqe *cqe;
     unsigned n = 0;
@@ -308,10 +316,9 @@ static unsigned reap(struct queue *q)
         io_uring_cqe_seen(&uq->ring, cqe); /* first: queue_done may submit the rest */
         if (req->op == QUEUE_DISCARD && res == -EOPNOTSUPP)
             res = 0; /* advice that this device does not take */
-        if (res == -EINTR || res == -EAGAIN)
-            uring_submit(q, req); /* it moved nothing yet */
-        else
-            queue_done(q, req, res);
+        if (not_done(res))
+            res = queue_file_perform(d->fd, req);
+        queue_done(q, req, res);
         n++;
     }
     return n;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A simulated device that misbehaves from a seed: backend `sim` of the queue layer (URI sim:NAME),
- * for tests. A device lives in memory, by name, from sim_create to sim_destroy, across opens. Naming
- * sim_device.c among a test's sources is enough to have the backend.
+ * for tests. A device lives in memory, by name, from sim_create to sim_destroy, across opens.
+ * Naming sim_device.c among a test's sources is enough to have the backend.
  *
  * The model is a disk with a volatile write cache:
  *
