@@ -86,7 +86,7 @@ struct cache_file {
     uint32_t dirty_blocks, dirty_runs;
     uint32_t refs, busy;  /* the owner's; ours */
     int32_t op;           /* operation lock: n shared holders, -1 exclusive */
-    uint32_t op_waiting;  /* for exclusive */
+    uint16_t excl_waiting, shared_waiting; /* for it */
     uint64_t ra_last, ra_next; /* bytes: where the last read began and ended */
     uint64_t ra_from, ra_to;   /* blocks: wanted from read-ahead, asked so far */
     uint64_t wr_next;     /* byte after the last write */
@@ -94,6 +94,7 @@ struct cache_file {
     int error;            /* of the last publication */
     uint16_t orders;      /* slot orders that may be there */
     uint8_t retries;
+    bool op_turn;         /* those in shared_waiting go before those in excl_waiting */
     bool changed;         /* since the last cut */
     bool publishing;
     bool unsynced;        /* published, perhaps not durable */

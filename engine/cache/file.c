@@ -19,12 +19,29 @@ void file_wake(struct cache_file *file)
     pthread_cond_broadcast(file_cv(file));
 }
 
+/* Nobody starves: readers let a waiting writer go first, and a writer that ends lets those readers go
+ * first who waited for it (op_turn). */
+
+static bool shared_may(const struct cache_file *file)
+{
+    return file->op >= 0 && (file->excl_waiting == 0 || file->op_turn);
+}
+
+static bool excl_may(const struct cache_file *file)
+{
+    return file->op == 0 && !file->op_turn;
+}
+
 int file_lock_shared(struct cache_file *file, bool nowait)
 {
-    while (file->op < 0 || file->op_waiting > 0) {
+    if (!shared_may(file)) {
         if (nowait)
             return -EINPROGRESS;
-        pthread_cond_wait(file_cv(file), &file->cache->lock);
+        file->shared_waiting++;
+        while (!shared_may(file))
+            pthread_cond_wait(file_cv(file), &file->cache->lock);
+        if (--file->shared_waiting == 0)
+            file->op_turn = false;
     }
     file->op++;
     return 0;
@@ -32,12 +49,12 @@ int file_lock_shared(struct cache_file *file, bool nowait)
 
 int file_lock_excl(struct cache_file *file, bool nowait)
 {
-    if (nowait && (file->op != 0 || file->op_waiting > 0))
+    if (nowait && (!excl_may(file) || file->excl_waiting > 0))
         return -EINPROGRESS;
-    file->op_waiting++; /* readers that come later wait: a stream of them starves nobody */
-    while (file->op != 0)
+    file->excl_waiting++;
+    while (!excl_may(file))
         pthread_cond_wait(file_cv(file), &file->cache->lock);
-    file->op_waiting--;
+    file->excl_waiting--;
     file->op = -1;
     return 0;
 }
@@ -45,6 +62,8 @@ int file_lock_excl(struct cache_file *file, bool nowait)
 void file_unlock(struct cache_file *file)
 {
     DFE_ASSERT(file->op != 0);
+    if (file->op < 0)
+        file->op_turn = file->shared_waiting > 0;
     file->op = file->op < 0 ? 0 : file->op - 1;
     if (file->op == 0)
         file_wake(file);

@@ -395,11 +395,14 @@ void obj_tx_abort(struct obj_tx *tx)
 {
     if (!tx)
         return;
-    for (size_t i = 0; i < tx->n; i++) {
+    for (size_t i = 0; i < tx->n; i++)
         obj_stage_drop(tx->op[i].stage);
+    pthread_mutex_lock(&model_lock); /* a commit has shared them with the state */
+    for (size_t i = 0; i < tx->n; i++) {
         blob_unref(tx->op[i].key);
         blob_unref(tx->op[i].value);
     }
+    pthread_mutex_unlock(&model_lock);
     free(tx->op);
     free(tx);
 }
