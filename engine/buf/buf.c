@@ -18,6 +18,7 @@
 
 #include "base/assert.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "buf/buddy.h"
 #include "buf/extent.h"
 
@@ -81,7 +82,8 @@ int buf_arena_open(uint64_t bound_bytes, enum buf_kind best, struct buf_arena **
     struct buf_arena *a;
 
     if (bound_bytes == 0 || bound_bytes > ADDRESS_BYTES || best > BUF_PAGES)
-        return -EINVAL;
+        return base_refuse(-EINVAL, "arena: a bound of %llu bytes makes no sense",
+                           (unsigned long long)bound_bytes);
     bound_bytes = (bound_bytes + EXTENT - 1) / EXTENT * EXTENT;
     a = calloc(1, sizeof(*a));
     if (!a)
@@ -97,8 +99,11 @@ int buf_arena_open(uint64_t bound_bytes, enum buf_kind best, struct buf_arena **
     for (unsigned order = 1; order < BUDDY_ORDERS; order++)
         a->fits[order] = a->fits[order - 1] + a->n_words;
     a->base = extent_reserve(bound_bytes);
-    if (!a->base)
+    if (!a->base) {
+        base_refuse(rc, "arena: this process may not have %llu MiB of addresses (ulimit -v?)",
+                    (unsigned long long)(bound_bytes >> 20));
         goto out;
+    }
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
     *out = a;
