@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,11 +209,8 @@ def test_open_elsewhere(run: Run, held: Path) -> None:
 
 def test_newer_format(run: Run, pool: Path) -> None:
     record = (pool / "pool").read_text()
-    lines = [
-        "format 999" if line.split()[:1] == ["format"] else line for line in record.splitlines()
-    ]
-    assert lines != record.splitlines(), "the record states its format"
-    (pool / "pool").write_text("\n".join(lines) + "\n")
+    assert "format=1\n" in record
+    (pool / "pool").write_text(record.replace("format=1\n", "format=999\n"))
     result = run("pool", "query", "demo", status=1)
     assert "newer dfusepy" in result.stderr
     assert "error" not in run("pool", "list").stdout
@@ -224,17 +223,50 @@ def overwrite(path: Path, offset: int, length: int) -> None:
 
 
 def test_damaged_superblocks(run: Run, pool: Path) -> None:
-    overwrite(pool / "data", 0, 8192)
-    result = run("pool", "query", "demo", status=1)
-    assert "superblock" in result.stderr
+    for copy in (0, 4096):
+        overwrite(pool / "data", copy + 16, 64)
+    result = run("pool", "query", "demo")
+    assert "damaged and open read-only: both superblocks" in result.stderr
     assert "--force" in run("pool", "destroy", "demo", status=1).stderr
     run("pool", "destroy", "demo", "--force")
     assert not pool.exists()
 
 
+def test_erased_superblocks(run: Run, pool: Path) -> None:
+    overwrite(pool / "data", 0, 8192)
+    before = tree(pool)
+    result = run("pool", "query", "demo", status=1)
+    assert "holds no pool" in result.stderr
+    run("pool", "destroy", "demo", status=1)
+    assert tree(pool) == before
+
+
 def test_one_damaged_superblock(run: Run, pool: Path) -> None:
     overwrite(pool / "data", 0, 4096)
     run("pool", "query", "demo")
+
+
+DIE = """
+import os, signal, sys
+from dfusepy import engine
+pool = engine.Pool.open(sys.argv[1], arena=64 << 20)
+for number in range(20):
+    pool.container_create(f"c{number}")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_damaged_journal(run: Run, pool: Path) -> None:
+    subprocess.run([sys.executable, "-c", DIE, str(pool)], check=False)
+    blocks = (pool / "data").read_bytes()[8192 : 8192 + (4 << 20)]
+    used = [at for at in range(0, len(blocks), 4096) if any(blocks[at : at + 4096])]
+    overwrite(pool / "data", 8192 + used[len(used) // 2], 4096)
+    result = run("pool", "query", "demo")
+    assert "damaged and open read-only" in result.stderr
+    assert "journal" in result.stdout
+    result = run("container", "create", "demo/new", status=1)
+    assert "read-only" in result.stderr
+    assert "only be read" in result.stderr
 
 
 def test_damaged_index(run: Run, pool: Path) -> None:
