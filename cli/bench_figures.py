@@ -120,7 +120,7 @@ class OurMount:
 
     def _dfusepy(self, *words: str) -> None:
         code = "from dfusepy_cli.main import main; main()"
-        output(sys.executable, "-c", code, *words, env=self._environment)
+        output(sys.executable, "-P", "-c", code, *words, env=self._environment)
 
     def mount(self, options: str = "") -> None:
         self._dfusepy("mount", "bench/data", str(self.path), *(["-o", options] if options else []))
