@@ -56,7 +56,7 @@ def be(data: bytes) -> int:
 
 
 def text(data: bytes) -> str:
-    return data.rstrip(b"\0").decode("utf-8", "backslashreplace")
+    return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
 
 
 # -- pool directory and superblock -----------------------------------------------------------------
@@ -130,11 +130,11 @@ class Index:
         self.seen: set[int] = set()
 
     def _meta(self, at: int) -> tuple[int, int] | None:
-        page = self.data[at : at + 168]
-        if len(page) < 168 or struct.unpack_from("<II", page, 16) != (0xBEEFC0DE, 1):
+        page = self.data[at : at + 152]
+        if len(page) < 152 or struct.unpack_from("<II", page, 16) != (0xBEEFC0DE, 1):
             self.faults.append(f"index: meta page at {at} is damaged")
             return None
-        return u64(page, 16 + 144), u64(page, 16 + 128)
+        return u64(page, 144), u64(page, 128)  # transaction, root
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         if self.root != NOW:
