@@ -72,6 +72,7 @@ class Engine:
             with contextlib.suppress(OSError):
                 self.pool.close()
             raise
+        self._writable = not self.read_only  # as of now: a failing device changes it
 
     def _open_container(self) -> None:
         options = self._options
@@ -151,7 +152,7 @@ class Engine:
             ("closing the container", self.container.close),
             ("closing the pool", self.pool.close),
         ]
-        if not self.read_only:
+        if self._writable:
             # First of all, and by itself: what can be saved is saved even where a close is refused.
             steps.insert(0, ("flushing the file system", self.filesystem.sync))
         failures = []

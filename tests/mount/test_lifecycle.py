@@ -7,6 +7,7 @@ import errno
 import json
 import mmap
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -361,3 +362,30 @@ def test_other_users(home: Home) -> None:
     assert not stat_as_nobody()
     mount.remount("--allow-other")
     assert stat_as_nobody()
+
+
+# -- a failing device -----------------------------------------------------------------------------
+
+
+@pytest.mark.root
+def test_a_failing_device_is_told_by_fsync_and_umount(mnt: Mount) -> None:
+    (mnt.path / "before").write_bytes(b"safe")
+    os.sync()
+    mnt.remount()
+    # Every write of the mount's process into the device then fails with EFBIG.
+    resource.prlimit(mnt.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    with open(mnt.path / "lost", "wb") as file:
+        file.write(b"x" * 300_000)
+        file.flush()
+        for _ in range(2):  # until the data has been rewritten
+            with pytest.raises(OSError) as caught:
+                os.fsync(file.fileno())
+            assert caught.value.errno in (errno.EIO, errno.EFBIG, errno.EROFS)
+    assert mnt.query()["pool"]["io_errors"] != 0
+    said = mnt.home.refuse("umount", mnt.path)
+    assert "flushing the file system" in said
+    assert "may be lost" in said
+    assert not mounted(mnt.path)
+    mnt.mount()
+    assert (mnt.path / "before").read_bytes() == b"safe"
+    assert mnt.query()["pool"]["damage"] == ""

@@ -310,7 +310,8 @@ def test_an_ordinary_user() -> None:
             $D mount demo/data {base}/r || true
             $D mount demo/data {base}/m
             cd {base}
-            setpriv --reuid 65534 --clear-groups sh -c 'echo written >m/file; cat m/file'
+            setpriv --reuid 65534 --regid 65534 --clear-groups \
+                sh -c 'echo written >m/file; cat m/file'
             $D umount {base}/m
             """,
             base,
