@@ -178,7 +178,7 @@ static void test_empty(void)
 
 int main(void)
 {
-    static const unsigned bits[] = {0, 11};
+    static const unsigned bits[] = {0, 13};
 
     seed = test_seed();
     for (unsigned b = 0; b < 2; b++) {
