@@ -142,7 +142,8 @@ static int compute_op(struct obj_tx *tx, const struct tx_op *op)
     int rc;
 
     k.len = op->klen;
-    memcpy(k.b, key, k.len);
+    if (k.len > 0)
+        memcpy(k.b, key, k.len);
     switch (op->kind) {
     case TX_PUT:
         rc = bury(tx, key, op->klen);

@@ -141,6 +141,9 @@ static int write_inline(struct obj_tx *tx, struct obj_id oid, const struct obj_s
 
     if (rc < 0 || st->inline_len == 0)
         return rc;
+    rc = compute_cut(tx, oid, 0, 1); /* a continuation would leave the old entry in this place */
+    if (rc < 0)
+        return rc;
     key_ext(&k, tx->number, oid, 0);
     len = ext_encode(v, &e, 0, 1);
     return emit_put(tx, k.b, k.len, v, len, NULL);
