@@ -47,7 +47,7 @@ def umount(mountpoint: str, lazy: bool) -> None:
     if mounted is not None and not mounted.ours:
         what = f"{mounted.source} ({mounted.fstype}) is mounted there, not a container"
         raise CliError(doing, what, "Use umount(8) for it.")
-    dead = record is None and _is_dead(where)
+    dead = record is None and mounts.is_dead(where)
     if mounted is not None:
         _detach(where, lazy or dead, doing)  # nothing of a dead mount can be lost or busy
     if record is None:
@@ -58,15 +58,6 @@ def umount(mountpoint: str, lazy: bool) -> None:
     else:
         _await_flush(record, doing)
         click.echo(f"{record.name} is unmounted from {where}, all data is on its device.")
-
-
-def _is_dead(where: str) -> bool:
-    """Whether the mount's process has ended without unmounting."""
-    try:
-        os.stat(where)
-    except OSError as err:
-        return err.errno in (errno.ENOTCONN, errno.ECONNABORTED)
-    return False
 
 
 def _detach(where: str, lazy: bool, doing: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import re
@@ -64,6 +65,16 @@ def kernel_mount_at(mountpoint: str) -> KernelMount | None:
         if mount.mountpoint == mountpoint:
             found = mount
     return found
+
+
+def is_dead(mountpoint: str) -> bool:
+    """Whether the mount's process has ended without unmounting. A stat could be answered from what
+    the kernel remembers; statvfs always asks."""
+    try:
+        os.statvfs(mountpoint)
+    except OSError as err:
+        return err.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
 
 
 def canonical(path: str | os.PathLike[str]) -> str:
@@ -213,12 +224,12 @@ def kernel_unmount(mountpoint: str, lazy: bool = False) -> None:
 def _fusermount(mountpoint: str, lazy: bool) -> None:
     program = shutil.which("fusermount3") or shutil.which("fusermount")
     if program is None:
-        raise FileNotFoundError(2, "fusermount3 is missing: install the package fuse3")
+        raise FileNotFoundError(errno.ENOENT, "fusermount3 is missing: install the package fuse3")
     command = [program, "-u", *(["-z"] if lazy else []), "--", mountpoint]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        busy = "busy" in done.stderr.lower()
-        raise OSError(16 if busy else 1, done.stderr.strip() or "fusermount3 failed", mountpoint)
+        code = errno.EBUSY if "busy" in done.stderr.lower() else errno.EPERM
+        raise OSError(code, done.stderr.strip() or "fusermount3 failed", mountpoint)
 
 
 def users_of(mountpoint: str) -> list[str]:

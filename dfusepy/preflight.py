@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -129,18 +128,15 @@ def _check_device(doing: str) -> None:
 def _check_mountpoint(options: MountOptions) -> None:
     path, doing = options.mountpoint, options.doing
     other = mounts.kernel_mount_at(path)
+    if other is not None and mounts.is_dead(path):
+        program = "dfusepy umount" if other.ours else "umount"
+        why, todo = f"a dead mount of {other.source} is in the way", f"`{program} {path}` ends it."
+        raise MountError(doing, why, todo)
     try:
         status = os.stat(path)
     except FileNotFoundError:
         raise MountError(doing, "the mount point does not exist", f"mkdir -p {path}") from None
     except OSError as err:
-        if err.errno == errno.ENOTCONN and other is not None:
-            program = "dfusepy umount" if other.ours else "umount"
-            raise MountError(
-                doing,
-                f"a dead mount of {other.source} is in the way",
-                f"`{program} {path}` ends it.",
-            ) from None
         raise MountError(doing, f"the mount point cannot be used: {err.strerror}") from None
     if not stat.S_ISDIR(status.st_mode):
         raise MountError(doing, "the mount point is not a directory")

@@ -197,6 +197,19 @@ def test_a_dead_mount_is_cleaned_away(mnt: Mount) -> None:
     mnt.mount()
 
 
+def test_a_dead_mount_in_use_is_cleaned_away(mnt: Mount) -> None:
+    fd = os.open(mnt.path / "file", os.O_CREAT | os.O_WRONLY)
+    os.stat(mnt.path)  # the kernel remembers this and would go on answering
+    mnt.kill()
+    assert "dead mount" in mnt.home.refuse("mount", mnt.name, mnt.path)
+    assert "dead mount is gone" in mnt.home.run("umount", mnt.path).stdout
+    mnt.mount()
+    with pytest.raises(OSError):
+        os.fsync(fd)
+    with pytest.raises(OSError):
+        os.close(fd)
+
+
 def test_a_stale_record_is_removed(mnt: Mount) -> None:
     [record] = (mnt.home.path / "run").glob("*.json")
     mnt.kill()
