@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,37 @@ def test_check_reports_progress_and_no_faults(objects: engine.Container) -> None
 
 def test_version() -> None:
     assert engine.version().count(".") == 2
+
+
+def test_damaged_data_is_refused_reported_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "p"
+    needle = b"a needle in the hay "
+    engine.pool_create(path, "demo", SIZE)
+    with open_pool(path) as pool:
+        pool.container_create("c")
+        with pool.container("c") as container, container.filesystem() as fs:
+            ino = fs.mknod(engine.ROOT, b"f", 0o100644, flags=engine.REF).ino
+            fs.write(ino, 0, needle * 5000)
+            fs.fsync(ino)
+
+    image = bytearray((path / "data").read_bytes())
+    assert needle in image
+    (path / "data").write_bytes(image.replace(needle, needle.upper()))
+
+    with open_pool(path) as pool, pool.container("c") as container:
+        assert len(container.check()) == 0
+        assert any("checksum" in fault for fault in container.check(data=True))
+        with container.filesystem() as fs:
+            ino = fs.lookup(engine.ROOT, b"f").ino
+            for size in (100, 50_000):
+                with pytest.raises(OSError) as error:
+                    fs.read(ino, 0, size)
+                assert error.value.errno == errno.EIO
+        assert pool.query().checksum_errors > 0
+    deadline = time.monotonic() + 10
+    while not any("checksum" in record.getMessage() for record in caplog.records):
+        assert time.monotonic() < deadline, "the engine's record did not arrive"
+        time.sleep(0.01)
+    assert all(record.name == "dfusepy.engine" for record in caplog.records)
