@@ -207,8 +207,6 @@ def main() -> int:
             print(f"{suite.name:12} group {suite.group:8} at most {suite.budget_s} s")
         return 0
     BUILD.mkdir(exist_ok=True)
-    # The tests use the build that scripts/setup has just made; many of them start at once.
-    os.environ.setdefault("MESONPY_EDITABLE_SKIP", str(BUILD / "py"))
     total, lines = Count(), []
     for suite in chosen(options.suites):
         print(f"== {suite.name}", flush=True)
