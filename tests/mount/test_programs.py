@@ -310,6 +310,7 @@ def test_fio_verifies_random_writes(mnt) -> None:
         "--rw=randwrite",
         "--bsrange=512-128k",
         "--verify=crc32c",
+        "--verify_state_save=0",
         "--randseed=7",
         "--fallocate=none",
         "--fsync=200",
