@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -110,6 +111,65 @@ def test_a_directory_that_is_no_pool(refused, unmounted: Mount, tmp_path: Path) 
     (tmp_path / "nothing").mkdir()
     said = refused(f"{tmp_path}/nothing/data", unmounted.path)
     assert "opening pool" in said
+
+
+def flip(path: Path, off: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(off)
+        byte = file.read(1)
+        file.seek(off)
+        file.write(bytes([byte[0] ^ 0xFF]))
+
+
+def test_a_damaged_pool_is_mounted_read_only_and_says_so(unmounted: Mount) -> None:
+    unmounted.mount()
+    (unmounted.path / "file").write_bytes(b"readable")
+    unmounted.umount()
+    for copy in (0, 4096):
+        flip(unmounted.home.path / "pools" / "demo" / "data", copy + 100)
+    done = unmounted.home.run("mount", unmounted.name, unmounted.path)
+    assert "damaged and mounted read-only: both superblocks" in done.stderr
+    assert (unmounted.path / "file").read_bytes() == b"readable"
+    with pytest.raises(OSError) as caught:
+        (unmounted.path / "new").touch()
+    assert caught.value.errno == errno.EROFS
+    assert "DAMAGED, read-only" in unmounted.home.run("fs", "query", unmounted.path).stdout
+    unmounted.umount()
+
+
+def test_a_pool_that_cannot_be_read(unmounted: Mount) -> None:
+    index = unmounted.home.path / "pools" / "demo" / "index" / "data.mdb"
+    index.write_bytes(os.urandom(index.stat().st_size))
+    said = unmounted.home.refuse("mount", unmounted.name, unmounted.path)
+    assert "cannot open the index" in said
+    assert "Nothing was changed" in said
+
+
+def test_a_pool_without_its_device(unmounted: Mount) -> None:
+    (unmounted.home.path / "pools" / "demo" / "data").unlink()
+    said = unmounted.home.refuse("mount", unmounted.name, unmounted.path)
+    assert "cannot open the device" in said
+    assert "No such file" in said
+
+
+HOLD = """
+import sys
+from dfusepy import engine
+with engine.Pool.open(sys.argv[1], arena=64 << 20):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_pool_that_another_process_has_open(refused, unmounted: Mount) -> None:
+    pool = unmounted.home.path / "pools" / "demo"
+    command = [sys.executable, "-P", "-c", HOLD, str(pool)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        said = refused(unmounted.name, unmounted.path)
+        holder.communicate()
+    assert "in use by another process" in said
 
 
 def test_by_path(unmounted: Mount, tmp_path: Path) -> None:
