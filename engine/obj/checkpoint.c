@@ -149,9 +149,9 @@ static int write_frozen(struct obj_pool *pool, bool *fatal)
         *fatal = true;
         return rc;
     }
-    pthread_mutex_lock(&pool->lock);
-    pool->super = s;
-    pthread_mutex_unlock(&pool->lock);
+    /* the rest of pool->super never changes, and is read without the lock */
+    pool->super.generation = s.generation;
+    pool->super.least_checkpoint = s.least_checkpoint;
     return 0;
 }
 
@@ -286,8 +286,6 @@ int checkpoint_wait(struct obj_pool *pool, bool fresh)
 
 int obj_checkpoint(struct obj_pool *pool)
 {
-    if (pool->failed)
-        return base_refuse(-EROFS, "the pool is read-only: %s", pool->damage);
     return pool->threads ? checkpoint_wait(pool, true) : 0;
 }
 
@@ -347,8 +345,13 @@ void journal_note(struct obj_pool *pool)
 
 int journal_sync(struct obj_pool *pool, uint64_t pos, uint64_t epoch)
 {
-    int rc = pool->failed ? -EROFS : journal_write(pool->journal, &pool->lock, pos, true);
+    int rc;
 
+    pthread_mutex_lock(&pool->lock);
+    rc = pool->failed ? -EROFS : 0;
+    pthread_mutex_unlock(&pool->lock);
+    if (rc == 0)
+        rc = journal_write(pool->journal, &pool->lock, pos, true);
     pthread_mutex_lock(&pool->lock);
     if (rc < 0 && !pool->failed)
         pool_fail(pool, rc, "writing the journal");

@@ -205,7 +205,7 @@ static int check_runs(const struct obj_io *io, unsigned n, unsigned flags, uint6
 int obj_array_stage(struct obj_cont *cont, struct obj_id oid, const struct obj_io *io, unsigned n,
                     unsigned flags, struct obj_stage **out)
 {
-    struct obj_stage *st;
+    struct obj_stage *st = NULL;
     uint64_t bytes;
     int rc = check_runs(io, n, flags, &bytes);
 
@@ -236,7 +236,7 @@ int obj_array_stage(struct obj_cont *cont, struct obj_id oid, const struct obj_i
 int obj_array_stage_inline(struct obj_cont *cont, struct obj_id oid, const void *data, size_t len,
                            struct obj_stage **out)
 {
-    struct obj_stage *st;
+    struct obj_stage *st = NULL;
     int rc;
 
     if (len > DFE_INLINE_BYTES)
