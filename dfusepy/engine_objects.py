@@ -147,9 +147,10 @@ class Container(Handle):
         """The keys at or after (dkey, akey), in order. A key that exists during the whole scan is
         seen exactly once; one that comes or goes meanwhile, at most once."""
         page = alloc(SCAN_PAGE_BYTES)
-        start, last = (dkey, akey) if dkey or akey else None, None
+        start: tuple[bytes, bytes] | None = (dkey, akey) if dkey or akey else None
+        last: tuple[bytes, bytes] | None = None
         while True:
-            key = _key(*start)[0:3] if start is not None else (ffi.NULL,)
+            key = _key(*start) if start else (ffi.NULL,)
             used = check(lib.dfe_kv_scan(self._h, _oid(oid), key[0], page, SCAN_PAGE_BYTES))
             records = _scan_records(bytes(ffi.buffer(page, used)))
             # The engine starts *at* the key: the first record of a later page was seen already.
@@ -268,8 +269,8 @@ class Transaction(Handle):
         """Ends the transaction; `sync`: durable on return, with all that was committed before.
         Returns its epoch. Raises GuardFailed where a guard does not hold: nothing has changed."""
         epoch = ffi.new("uint64_t *")
-        handle, self._h = self._h, None
-        self.__dict__.pop("_h")
+        handle = self._h
+        del self._h  # ended, whatever comes
         if self._parent is not None:
             self._parent._children.discard(self)
         result = lib.dfe_tx_commit(handle, bool(sync), epoch)

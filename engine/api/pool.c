@@ -6,13 +6,12 @@
 #include <string.h>
 
 #include "api/api.h"
+#include "api/version.h" /* made by the build from the project's version */
 #include "base/limits.h"
-
-#define VERSION "0.1.0"
 
 const char *dfe_version(void)
 {
-    return VERSION;
+    return DFE_VERSION;
 }
 
 const char *dfe_errmsg(void)

@@ -105,6 +105,7 @@ def test_the_interpreter_exits_cleanly_with_a_pool_open(tmp_path: Path) -> None:
     )
     result = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "p")],
+        cwd=tmp_path,  # not the source tree, which has no built module
         capture_output=True,
         text=True,
         timeout=60,
