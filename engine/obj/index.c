@@ -8,8 +8,10 @@
  *   I3 an assertion inside LMDB ends the call with -EUCLEAN: it jumps out to the caller's frame,
  * after which the transaction is only aborted
  *
- * LMDB believes its pages. What open can check is checked: meta pages, and that the file holds
- * every page they speak of (a shorter file would be SIGBUS).
+ * LMDB believes its pages, so it reads none for us: index_page.c does, with checks, and LMDB's read
+ * transactions only keep the pages from being reused. Before a change, the leaf concerned is
+ * checked in the same way. What is left to trust are the free list and, where leaves merge, a
+ * neighbour.
  */
 #include "obj/index.h"
 
@@ -30,18 +32,21 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/words.h"
+#include "obj/index_page.h"
+#include "obj/key.h"
 
 #define CRC_BYTES 4u
 #define MAP_MOST_BYTES (1ull << 40)
 #define MAP_LEAST_BYTES (1ull << 30)
 #define READERS 510u /* LMDB's lock table; more concurrent readers get -EAGAIN from it */
 #define IDLE_READERS 64u
+#define BEGIN_TRIES 8
 
 struct index {
     MDB_env *env;
     MDB_dbi dbi;
     int fd; /* data.mdb, for fallocate */
-    uint64_t page_bytes;
+    struct pages pages;
     uint64_t allocated;   /* bytes of data.mdb that fallocate has promised */
     atomic_bool broken;   /* an assertion hit a writer: LMDB's state is not to be trusted */
     pthread_mutex_t lock; /* guards idle */
@@ -54,7 +59,9 @@ struct index_tx {
     MDB_txn *txn;
     uint8_t *buf; /* value with its CRC */
     size_t buf_bytes;
-    int err; /* sticky: commit must not follow a failed change */
+    int err;              /* sticky: commit must not follow a failed change */
+    struct page_cur leaf; /* of the last change, in the tree as it was at begin */
+    bool leaf_known;
 };
 
 /* -- LMDB's errors and asserts ----------------------------------------------------------------- */
@@ -134,102 +141,32 @@ static uint32_t value_crc(const void *key, size_t klen, const void *val, size_t 
     return base_crc32c(base_crc32c(0, key, klen), val, vlen);
 }
 
-static void bad_value(const MDB_val *k, const char *why)
+static int bad_value(struct page_key k, const char *why)
 {
-    const uint8_t *b = k->mv_data;
     char hex[2 * 24 + 1] = "";
 
-    for (size_t i = 0; i < 24 && i < k->mv_size; i++)
-        snprintf(hex + 2 * i, 3, "%02x", b[i]);
-    base_fail(-EUCLEAN, "index: damaged entry: %s (table %u, key of %zu bytes %s...)", why,
-              k->mv_size ? b[0] : 0, k->mv_size, hex);
+    for (size_t i = 0; i < 24 && i < k.len; i++)
+        snprintf(hex + 2 * i, 3, "%02x", k.p[i]);
+    return base_fail(-EUCLEAN, "index: damaged entry: %s (table %u, key of %zu bytes %s...)", why,
+                     k.len ? k.p[0] : 0, k.len, hex);
 }
 
-/* *len: the value without its CRC. The key may come from a damaged page. */
-static int value_check(const MDB_val *k, const MDB_val *v, size_t *len)
+/* The entry under the cursor, verified; *v without its CRC. */
+static int entry_check(const struct page_cur *cur, struct page_key *k, struct page_key *v)
 {
-    if (k->mv_size == 0 || k->mv_size > DFE_KEY_BYTES || v->mv_size < CRC_BYTES)
-        return -EUCLEAN;
-    *len = v->mv_size - CRC_BYTES;
-    if (value_crc(k->mv_data, k->mv_size, v->mv_data, *len) !=
-        get_le32((const uint8_t *)v->mv_data + *len))
-        return -EUCLEAN;
+    int err = pages_entry(cur, k, v);
+
+    if (err)
+        return err;
+    if (v->len < CRC_BYTES)
+        return bad_value(*k, "too short");
+    v->len -= CRC_BYTES;
+    if (value_crc(k->p, k->len, v->p, v->len) != get_le32(v->p + v->len))
+        return bad_value(*k, "checksum");
     return 0;
 }
 
 /* -- open -------------------------------------------------------------------------------------- */
-
-/* The parts of LMDB's meta page (0.9, 64 bits) that say how long the file must be. */
-#define META_PAGES 2
-#define META_MAGIC 0xBEEFC0DEu
-struct meta {
-    uint64_t pgno;
-    uint16_t pad, flags;
-    uint32_t lower_upper;
-    uint32_t magic, version;
-    uint64_t address, mapsize;
-    uint32_t page_bytes; /* free list's md_pad */
-    uint16_t free_flags, free_depth;
-    uint64_t free_counts[4], free_root;
-    uint32_t main_pad;
-    uint16_t main_flags, main_depth;
-    uint64_t main_counts[4], main_root;
-    uint64_t last_pgno, txnid;
-};
-_Static_assert(sizeof(struct meta) == 152, "LMDB's meta page");
-_Static_assert(offsetof(struct meta, page_bytes) == 40, "LMDB's meta page");
-_Static_assert(offsetof(struct meta, last_pgno) == 136, "LMDB's meta page");
-
-#define P_META 8u
-#define NO_PAGE UINT64_MAX
-#define DEPTH_MOST 32 /* of LMDB's cursors */
-
-static bool root_ok(uint64_t root, uint64_t last)
-{
-    return root == NO_PAGE || (root >= META_PAGES && root <= last);
-}
-
-static int meta_check(const struct meta *m, uint64_t file_bytes)
-{
-    if (m->magic != META_MAGIC || !(m->flags & P_META))
-        return base_fail(-EUCLEAN, "index: data.mdb: damaged meta page");
-    if (m->version != 1)
-        return base_fail(-EPROTONOSUPPORT, "index: data.mdb: unknown version %u", m->version);
-    if (m->page_bytes < 512 || m->page_bytes > 65536 || (m->page_bytes & (m->page_bytes - 1)))
-        return base_fail(-EUCLEAN, "index: data.mdb: impossible page size %u", m->page_bytes);
-    if (m->last_pgno >= file_bytes / m->page_bytes)
-        return base_fail(-EUCLEAN, "index: data.mdb: too short, %llu bytes hold no page %llu",
-                         (unsigned long long)file_bytes, (unsigned long long)m->last_pgno);
-    if (m->main_flags || m->main_depth > DEPTH_MOST || m->free_depth > DEPTH_MOST)
-        return base_fail(-EUCLEAN, "index: data.mdb: impossible flags or depth");
-    if (!root_ok(m->main_root, m->last_pgno) || !root_ok(m->free_root, m->last_pgno))
-        return base_fail(-EUCLEAN, "index: data.mdb: root beyond the end");
-    return 0;
-}
-
-/* Both meta pages, before LMDB maps anything. */
-static int file_check(int fd, uint64_t *page_bytes)
-{
-    struct meta m;
-    struct stat st;
-    uint32_t page;
-    int err;
-
-    if (fstat(fd, &st) < 0)
-        return base_fail(-errno, "index: data.mdb: %s", strerror(errno));
-    if (pread(fd, &m, sizeof(m), 0) != (ssize_t)sizeof(m))
-        return base_fail(-EUCLEAN, "index: data.mdb: no meta page");
-    err = meta_check(&m, (uint64_t)st.st_size);
-    if (err)
-        return err;
-    page = m.page_bytes;
-    if (pread(fd, &m, sizeof(m), page) != (ssize_t)sizeof(m))
-        return base_fail(-EUCLEAN, "index: data.mdb: no second meta page");
-    if (m.page_bytes != page)
-        return base_fail(-EUCLEAN, "index: data.mdb: meta pages disagree");
-    *page_bytes = page;
-    return meta_check(&m, (uint64_t)st.st_size);
-}
 
 static int env_open(const char *dir, unsigned flags, uint64_t map_bytes, MDB_env **out)
 {
@@ -320,7 +257,7 @@ int index_open(const char *dir, bool read_only, struct index **out)
         err = base_fail(-errno, "index: cannot open %s: %s", path, strerror(errno));
         goto fail;
     }
-    err = file_check(ix->fd, &ix->page_bytes);
+    err = pages_open(ix->fd, &ix->pages);
     if (err)
         goto fail;
     err = index_err(env_open_largest(dir, read_only ? MDB_RDONLY : 0, &ix->env), "open");
@@ -348,6 +285,7 @@ void index_close(struct index *ix)
         mdb_txn_abort(ix->idle[--ix->n_idle]);
     if (ix->env)
         mdb_env_close(ix->env);
+    pages_close(&ix->pages);
     if (ix->fd >= 0)
         close(ix->fd);
     pthread_mutex_destroy(&ix->lock);
@@ -389,127 +327,102 @@ static void reader_put(struct index *ix, MDB_txn *txn)
         mdb_txn_abort(txn);
 }
 
-struct get {
-    MDB_txn *txn;
-    MDB_dbi dbi;
-    MDB_val k, v;
-};
-
-static int do_get(void *arg)
+/* A reader, and the tree at its root. Commits that overtake it (two between the lines) are met by
+ * beginning again. */
+static int read_begin(struct index *ix, uint64_t *bad, MDB_txn **txn, struct page_cur *cur)
 {
-    struct get *g = arg;
+    int err = -EAGAIN;
 
-    return mdb_get(g->txn, g->dbi, &g->k, &g->v);
+    for (int tries = 0; err && tries < BEGIN_TRIES; tries++) {
+        err = index_err(reader_get(ix, txn), "read");
+        if (err)
+            return err;
+        err = pages_begin(&ix->pages, mdb_txn_id(*txn), bad, cur);
+        if (err)
+            reader_put(ix, *txn);
+    }
+    return err == -EAGAIN ? base_fail(-EUCLEAN, "index: a meta page is damaged") : err;
+}
+
+/* A key is absent for certain only if the entries around its place are what they were: one whose
+ * key was damaged is next to the place of its true key. found: the cursor is at the entry after the
+ * place. */
+static int absent_check(const struct page_cur *cur, int found)
+{
+    struct page_cur before;
+    struct page_key k, v;
+    int err = found ? entry_check(cur, &k, &v) : 0;
+
+    if (err == 0)
+        err = pages_before(cur, &before);
+    return err > 0 ? entry_check(&before, &k, &v) : err;
 }
 
 int index_get(struct index *ix, const void *key, size_t klen, void *val, size_t cap, size_t *len)
 {
-    struct get g = {.dbi = ix->dbi, .k = {klen, (void *)(uintptr_t)key}};
-    int err;
+    struct page_cur cur;
+    struct page_key k = {0}, v = {0};
+    MDB_txn *txn;
+    int err, found;
 
     if (klen == 0 || klen > DFE_KEY_BYTES)
         return -ENAMETOOLONG;
-    err = index_err(reader_get(ix, &g.txn), "read");
+    err = read_begin(ix, NULL, &txn, &cur);
     if (err)
         return err;
-    err = index_err(guarded(do_get, &g), "read");
-    if (err == 0) {
-        err = value_check(&g.k, &g.v, len);
-        if (err)
-            bad_value(&g.k, "checksum");
+    found = pages_seek(&cur, key, klen);
+    err = found < 0 ? found : found ? entry_check(&cur, &k, &v) : 0;
+    if (err == 0 && (!found || key_cmp(k.p, k.len, key, klen) != 0)) {
+        err = absent_check(&cur, found);
+        if (err == 0)
+            err = -ENOENT;
     }
-    if (err == 0 && cap)
-        memcpy(val, g.v.mv_data, *len < cap ? *len : cap);
-    reader_put(ix, g.txn);
+    if (err == 0) {
+        *len = v.len;
+        if (cap)
+            memcpy(val, v.p, v.len < cap ? v.len : cap);
+    }
+    reader_put(ix, txn);
     return err;
 }
 
-struct scan {
-    MDB_txn *txn;
-    MDB_dbi dbi;
-    MDB_cursor *cur;
-    MDB_cursor_op op;
-    MDB_val k, v;
-};
-
-static int do_scan_open(void *arg)
+/* -EUCLEAN is counted and passed over where the caller counts. */
+static int scan_err(int err, uint64_t *bad)
 {
-    struct scan *s = arg;
-
-    return mdb_cursor_open(s->txn, s->dbi, &s->cur);
-}
-
-static int do_scan_step(void *arg)
-{
-    struct scan *s = arg;
-
-    return mdb_cursor_get(s->cur, &s->k, &s->v, s->op);
-}
-
-static int bytes_cmp(const void *a, size_t alen, const void *b, size_t blen)
-{
-    size_t n = alen < blen ? alen : blen;
-    int c = n ? memcmp(a, b, n) : 0;
-
-    if (c)
-        return c;
-    return alen < blen ? -1 : alen > blen;
-}
-
-/* One entry of a walk: 0 it is good, -EUCLEAN. last is the key before it, in order to notice pages
- * that lead the walk back or astray. */
-static int scan_entry(struct scan *s, uint8_t *last, size_t *last_len, size_t *vlen)
-{
-    const char *why = "key out of order";
-
-    if (s->k.mv_size == 0 || s->k.mv_size > DFE_KEY_BYTES ||
-        bytes_cmp(s->k.mv_data, s->k.mv_size, last, *last_len) <= (*last_len ? 0 : -1))
-        goto bad;
-    memcpy(last, s->k.mv_data, s->k.mv_size);
-    *last_len = s->k.mv_size;
-    why = "checksum";
-    if (value_check(&s->k, &s->v, vlen) == 0)
-        return 0;
-bad:
-    bad_value(&s->k, why);
-    return -EUCLEAN;
+    if (err != -EUCLEAN || !bad)
+        return err;
+    ++*bad;
+    return 0;
 }
 
 int index_scan(struct index *ix, const void *from, size_t from_len, const void *to, size_t to_len,
                index_fn fn, void *arg, uint64_t *bad)
 {
-    struct scan s = {.dbi = ix->dbi, .op = from_len ? MDB_SET_RANGE : MDB_FIRST};
-    uint8_t last[DFE_KEY_BYTES];
-    size_t last_len = 0, vlen;
-    int err;
+    struct page_cur cur;
+    struct page_key k, v;
+    MDB_txn *txn;
+    int err, found;
 
     if (from_len > DFE_KEY_BYTES)
         return -ENAMETOOLONG;
-    err = index_err(reader_get(ix, &s.txn), "read");
+    err = read_begin(ix, bad, &txn, &cur);
     if (err)
         return err;
-    s.k = (MDB_val){from_len, (void *)(uintptr_t)from};
-    err = index_err(guarded(do_scan_open, &s), "scan");
-    while (err == 0) {
-        err = guarded(do_scan_step, &s);
-        s.op = MDB_NEXT;
-        if (err) {
-            err = err == MDB_NOTFOUND ? 0 : index_err(err, "scan");
-            break;
-        }
-        if (to && bytes_cmp(s.k.mv_data, s.k.mv_size, to, to_len) >= 0)
-            break;
-        err = scan_entry(&s, last, &last_len, &vlen);
-        if (err == 0)
-            err = fn(s.k.mv_data, s.k.mv_size, s.v.mv_data, vlen, arg);
-        else if (bad) {
-            ++*bad;
-            err = 0;
-        }
+    found = pages_seek(&cur, from, from_len);
+    if (found >= 0 && from_len) { /* one before the range may belong into it */
+        struct page_cur before;
+        int n = pages_before(&cur, &before);
+        err = scan_err(n > 0 ? entry_check(&before, &k, &v) : n, bad);
     }
-    if (s.cur)
-        mdb_cursor_close(s.cur);
-    reader_put(ix, s.txn);
+    for (; err == 0 && found > 0; found = err ? 0 : pages_next(&cur)) {
+        int damaged = entry_check(&cur, &k, &v);
+        if (to && damaged == 0 && key_cmp(k.p, k.len, to, to_len) >= 0)
+            break;
+        err = damaged ? scan_err(damaged, bad) : fn(k.p, k.len, v.p, v.len, arg);
+    }
+    if (err == 0 && found < 0)
+        err = found;
+    reader_put(ix, txn);
     return err;
 }
 
@@ -546,8 +459,25 @@ int index_begin(struct index *ix, struct index_tx **out)
     }
     tx->ix = ix;
     tx->txn = b.txn;
+    err = pages_begin(&ix->pages, mdb_txn_id(b.txn) - 1, NULL, &tx->leaf);
+    if (err) {
+        index_abort(tx);
+        return err == -EAGAIN ? base_fail(-EUCLEAN, "index: a meta page is damaged") : err;
+    }
     *out = tx;
     return 0;
+}
+
+/* Before LMDB goes there. Changes come in order, so that a leaf is checked once. */
+static int leaf_check(struct index_tx *tx, const void *key, size_t klen)
+{
+    int found;
+
+    if (tx->leaf_known && pages_covers(&tx->leaf, key, klen))
+        return 0;
+    found = pages_seek(&tx->leaf, key, klen);
+    tx->leaf_known = found > 0;
+    return found < 0 ? found : 0;
 }
 
 struct change {
@@ -596,7 +526,9 @@ int index_put(struct index_tx *tx, const void *key, size_t klen, const void *val
         memcpy(tx->buf, val, vlen);
     put_le32(tx->buf + vlen, value_crc(key, klen, val, vlen));
     c.v = (MDB_val){need, tx->buf};
-    tx->err = write_err(tx, guarded(do_put, &c));
+    tx->err = leaf_check(tx, key, klen);
+    if (tx->err == 0)
+        tx->err = write_err(tx, guarded(do_put, &c));
     return tx->err;
 }
 
@@ -609,6 +541,9 @@ int index_del(struct index_tx *tx, const void *key, size_t klen)
         return tx->err;
     if (klen == 0 || klen > DFE_KEY_BYTES)
         return -ENAMETOOLONG;
+    tx->err = leaf_check(tx, key, klen);
+    if (tx->err)
+        return tx->err;
     rc = guarded(do_del, &c);
     tx->err = rc == MDB_NOTFOUND ? 0 : write_err(tx, rc);
     return tx->err;
@@ -652,7 +587,7 @@ uint64_t index_used_bytes(struct index *ix)
 
     if (mdb_env_info(ix->env, &info))
         return 0;
-    return (info.me_last_pgno + 1) * ix->page_bytes;
+    return (info.me_last_pgno + 1) * ix->pages.page_bytes;
 }
 
 int index_reserve(struct index *ix, uint64_t bytes)
