@@ -61,6 +61,7 @@ extern pthread_mutex_t model_lock;
 
 /* Delay, count and injected error of one call; takes and drops the lock. */
 int model_enter(enum model_call call);
+void model_linger(enum model_call call); /* the delay once more; without the lock */
 bool model_would_wait(void); /* NOWAIT's dice; under the lock */
 int model_alive(const struct obj_pool *pool); /* 0 or -EIO after a crash; under the lock */
 struct state *model_state(const struct obj_cont *cont);

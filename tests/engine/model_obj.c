@@ -85,6 +85,22 @@ uint64_t model_calls(enum model_call call)
     return n;
 }
 
+static void delay(unsigned delay_us)
+{
+    if (delay_us > 0)
+        nanosleep(&(struct timespec){delay_us / 1000000, delay_us % 1000000 * 1000L}, NULL);
+}
+
+void model_linger(enum model_call call)
+{
+    unsigned delay_us;
+
+    pthread_mutex_lock(&model_lock);
+    delay_us = knob[call].delay_us;
+    pthread_mutex_unlock(&model_lock);
+    delay(delay_us);
+}
+
 int model_enter(enum model_call call)
 {
     unsigned delay_us;
@@ -97,8 +113,7 @@ int model_enter(enum model_call call)
         err = knob[call].fail_err;
     delay_us = knob[call].delay_us;
     pthread_mutex_unlock(&model_lock);
-    if (delay_us > 0)
-        nanosleep(&(struct timespec){delay_us / 1000000, delay_us % 1000000 * 1000L}, NULL);
+    delay(delay_us);
     return err;
 }
 

@@ -32,7 +32,8 @@ enum model_call {
 /* Calls nth, nth + 1, ... nth + count - 1 from now on (1 is the next one) fail with err (negative).
  * count 0 ends it. */
 void model_fail(enum model_call call, uint64_t nth, uint64_t count, int err);
-/* Every call takes this long before it starts; 0 ends it. */
+/* Every call takes this long before it starts, reads as long again before they return (what they
+ * bring may be old by then); 0 ends it. */
 void model_delay(enum model_call call, unsigned delay_us);
 /* One in `one_in` NOWAIT calls answers -EINPROGRESS, from the seed; 0: none does. */
 void model_nowait(uint64_t seed, unsigned one_in);

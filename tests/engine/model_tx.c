@@ -176,6 +176,7 @@ int obj_array_read(struct obj_cont *cont, struct obj_id oid, struct obj_io *io, 
             read_run(state_find(model_state(cont), oid), &io[i]);
     }
     pthread_mutex_unlock(&model_lock);
+    model_linger(MODEL_READ);
     return rc;
 }
 
