@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/words.h"
 #include "obj/index.h"
@@ -240,6 +241,10 @@ static void flips(void)
         uint8_t was, now;
         if (i % 3 == 0)
             at = at / 4096 * 4096 + (off_t)(test_rand(&seed) % 64); /* page headers and pointers */
+        /* Root, last page and transaction of a meta page: LMDB's format cannot tell an older state
+         * from this one. The checkpoint's number against the superblock's does (recovery). */
+        if (at < 2 * 4096 && at % 4096 >= 128 && at % 4096 < 152)
+            continue;
         CHECK_EQ(pread(fd, &was, 1, at), 1);
         now = was ^ (uint8_t)(1u << (test_rand(&seed) % 8));
         CHECK_EQ(pwrite(fd, &now, 1, at), 1);
@@ -250,7 +255,70 @@ static void flips(void)
             "600 flips: %u without effect, %u told, %u refused at open, %u wrongly absent, "
             "%u crashed\n",
             tally.right, tally.told, tally.refused, tally.absent, tally.crashed);
+    CHECK(tally.absent == 0 && tally.crashed == 0);
     close(fd);
+}
+
+/* Many changes in every order: what is read stays what was written, and the page checks see no
+ * fault in sound pages. */
+static void changes(void)
+{
+    enum { N = 3000 };
+    static uint8_t gen[N], next[N]; /* 0: absent */
+    static uint8_t val[16384];
+    struct index *ix = fresh_index();
+    struct index_tx *tx;
+    struct key k;
+
+    for (int round = 0; round < 60; round++) {
+        uint64_t base = test_rand(&seed) % N, many = test_rand(&seed) % 800;
+        bool commit = test_rand(&seed) % 8, grow = (round / 15) % 2 == 0;
+        memcpy(next, gen, sizeof(gen));
+        CHECK_EQ(index_begin(ix, &tx), 0);
+        for (uint64_t n = 0; n < many; n++) {
+            uint64_t i = round % 3 ? (base + n) % N : test_rand(&seed) % N;
+            make_key(i, &k);
+            next[i] = grow || test_rand(&seed) % 4 == 0 ? (uint8_t)(1 + test_rand(&seed) % 9) : 0;
+            if (next[i])
+                CHECK_EQ(index_put(tx, k.b, k.len, val, make_value(i, next[i], val)), 0);
+            else
+                CHECK_EQ(index_del(tx, k.b, k.len), 0);
+        }
+        if (commit) {
+            CHECK_EQ(index_commit(tx), 0);
+            memcpy(gen, next, sizeof(gen));
+        } else {
+            index_abort(tx);
+        }
+        for (uint64_t i = 0; i < N; i++)
+            CHECK_EQ(get_one(ix, i, gen[i]), gen[i] ? 0 : -ENOENT);
+    }
+    index_close(ix);
+}
+
+static void speed(void)
+{
+    enum { N = 20000 };
+    struct index *ix = fresh_index();
+    uint64_t t, get = 0, absent = 0;
+
+    put_range(ix, 0, N, 0);
+    for (uint64_t i = 0; i < N; i++) {
+        struct key k;
+        uint8_t val[16];
+        size_t len;
+        make_key(i * 7919 % N, &k);
+        t = base_mono_ns();
+        CHECK_EQ(index_get(ix, k.b, k.len, val, sizeof(val), &len), 0);
+        get += base_mono_ns() - t;
+        k.b[k.len - 3]++;
+        t = base_mono_ns();
+        CHECK_EQ(index_get(ix, k.b, k.len, val, sizeof(val), &len), -ENOENT);
+        absent += base_mono_ns() - t;
+    }
+    fprintf(stderr, "of %u keys: get %.2f us, absent %.2f us\n", N, (double)get / N / 1e3,
+            (double)absent / N / 1e3);
+    index_close(ix);
 }
 
 static void short_files(void)
@@ -333,6 +401,8 @@ int main(void)
 {
     seed = test_seed();
     RUN(basics);
+    RUN(changes);
+    RUN(speed);
     RUN(short_files);
     RUN(readers_and_a_writer);
     RUN(flips);

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import stat
 import subprocess
@@ -30,7 +31,7 @@ def readimage(pool: Path, *options: str, status: int = 0) -> Facts:
     done = subprocess.run(
         [sys.executable, READIMAGE, pool, "--json", *options], capture_output=True, text=True
     )
-    assert done.returncode == status, done.stdout + done.stderr
+    assert done.returncode == status, done.stderr
     facts: Facts = json.loads(done.stdout)
     return facts
 
@@ -133,7 +134,7 @@ def store(tmp_path: Path) -> Path:
             files.snapshot_create("before")
             alter(fs)
         with pool.container("objects") as objects:
-            objects.kv_put((1, 2), b"d\0key", b"value", b"akey")
+            objects.kv_put(engine.ObjectId(1, 2), b"d\0key", b"value", b"akey")
     return path
 
 
@@ -176,7 +177,7 @@ sys.stdin.read()
 def test_after_a_crash(tmp_path: Path) -> None:
     """What replay makes of the journal is what the engine's recovery makes of it."""
     path = tmp_path / "store"
-    command = [sys.executable, "-c", CRASH, path, Path(__file__).parent]
+    command = [sys.executable, "-c", CRASH, str(path), str(Path(__file__).parent)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"there\n"
@@ -184,10 +185,13 @@ def test_after_a_crash(tmp_path: Path) -> None:
     facts = readimage(path, "--data")
     assert facts["faults"] == []
     assert facts["journal"]["records"] > 0
-    with engine.Pool.open(path, arena=64 * MIB, hugepages=False) as pool:
-        with pool.container("files") as files, files.filesystem() as fs:
-            compare(path, facts["containers"][0]["tree"], fs, data=False)
-            assert fs.lookup(ROOT, b"small").size == 9000
+    with (
+        engine.Pool.open(path, arena=64 * MIB, hugepages=False) as pool,
+        pool.container("files") as files,
+        files.filesystem() as fs,
+    ):
+        compare(path, facts["containers"][0]["tree"], fs, data=False)
+        assert fs.lookup(ROOT, b"small").size == 9000
     again = readimage(path, "--data")
     assert again["faults"] == []
     assert again["containers"][0]["tree"] == facts["containers"][0]["tree"]
@@ -214,8 +218,8 @@ def test_damage_is_told(store: Path) -> None:
     assert f"data checksum, block {block} on" in fault
     flip(store / "data", block * 4096 + 77)
     index = store / "index" / "data.mdb"
-    label = index.read_bytes().rindex(b"files\0")
-    flip(index, label)
+    for match in re.finditer(rb"files\0", index.read_bytes()):  # older pages have it too
+        flip(index, match.start())
     assert any("checksum" in fault for fault in readimage(store, status=1)["faults"])
 
 
