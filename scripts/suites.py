@@ -142,8 +142,8 @@ def pytest(folder: str) -> Callable[[float], Count]:
             return Count(skipped=[f"tests/{folder} holds no test"])
         report = BUILD / f"pytest-{folder}.xml"
         report.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pytest", "-q", f"tests/{folder}", f"--junitxml={report}"]
-        status = run(command, deadline)
+        command = [sys.executable, "-m", "pytest", "-q", "--durations=8", f"--junitxml={report}"]
+        status = run([*command, f"tests/{folder}"], deadline)
         return count_junit(report, status)
 
     return suite
