@@ -13,6 +13,8 @@
 
 #define DIR_BUCKET_BITS_MIN 3u
 #define DIR_BUCKET_BITS_MAX 24u
+/* Chains that one insertion moves while the table grows; 2 would just do. */
+#define DIR_MOVE_STEP 4u
 /* Buckets emptied by one call while more entries than the bound are in memory. */
 #define DIR_TRIM_STEP 512u
 
@@ -21,14 +23,33 @@ static size_t entry_bytes(const struct ns_entry *e)
     return sizeof(*e) + e->name_len;
 }
 
-static uint64_t dir_bucket(const struct ns_dir *dir, uint64_t cookie)
+/* Where a cookie belongs among 2^bits buckets. */
+static uint64_t dir_bucket(const struct ns_dir *dir, uint64_t cookie, unsigned bits)
 {
     unsigned hash_bits = dir->inode->ns->hash_bits;
-    uint64_t last = (UINT64_C(1) << dir->bucket_bits) - 1;
+    uint64_t last = (UINT64_C(1) << bits) - 1;
     uint64_t i = cookie < NS_COOKIE_FIRST ? 0 : cookie - NS_COOKIE_FIRST;
 
-    i >>= hash_bits > dir->bucket_bits ? hash_bits - dir->bucket_bits : 0;
+    i >>= hash_bits > bits ? hash_bits - bits : 0;
     return i < last ? i : last; /* a chain of collisions may lead past the hashes */
+}
+
+/* The chain that covers bucket i, and the first bucket after it. */
+static struct ns_entry **dir_chain(const struct ns_dir *dir, uint64_t i, uint64_t *next)
+{
+    if (dir->old && i >> 1 >= dir->moved) {
+        *next = (i | 1) + 1;
+        return &dir->old[i >> 1];
+    }
+    *next = i + 1;
+    return &dir->buckets[i];
+}
+
+static struct ns_entry **dir_chain_of(const struct ns_dir *dir, uint64_t cookie)
+{
+    uint64_t next;
+
+    return dir_chain(dir, dir_bucket(dir, cookie, dir->bucket_bits), &next);
 }
 
 int dir_new(struct ns_inode *inode, struct ns_inode *parent, bool complete)
@@ -70,10 +91,14 @@ void dir_set_parent(struct ns_inode *inode, struct ns_inode *parent)
         inode_unpin(old);
 }
 
-static void dir_clear(struct ns_dir *dir, uint64_t bucket)
+/* Drops a chain; the bucket to go on with. */
+static uint64_t dir_clear(struct ns_dir *dir, uint64_t bucket)
 {
-    while (dir->buckets[bucket])
-        dir_drop(dir, dir->buckets[bucket]);
+    struct ns_entry **chain = dir_chain(dir, bucket, &bucket);
+
+    while (*chain)
+        dir_drop(dir, *chain);
+    return bucket;
 }
 
 void dir_free(struct ns_inode *inode)
@@ -82,14 +107,17 @@ void dir_free(struct ns_inode *inode)
     struct ns *ns = inode->ns;
 
     dir_set_known(dir, 0);
-    for (uint64_t i = 0; dir->buckets && dir->count && i < UINT64_C(1) << dir->bucket_bits; i++)
-        dir_clear(dir, i);
+    for (uint64_t i = 0; dir->count > 0;)
+        i = dir_clear(dir, i);
     if (dir->buckets)
         ns->bytes -= sizeof(*dir->buckets) << dir->bucket_bits;
+    if (dir->old)
+        ns->bytes -= sizeof(*dir->old) << (dir->bucket_bits - 1);
     list_del(&dir->used);
     dir_set_parent(inode, NULL);
     ns->bytes -= sizeof(*dir);
     free(dir->buckets);
+    free(dir->old);
     free(dir->acl);
     free(dir);
     inode->dir = NULL;
@@ -97,10 +125,13 @@ void dir_free(struct ns_inode *inode)
 
 struct ns_entry *dir_next(const struct ns_dir *dir, uint64_t cookie)
 {
+    uint64_t i;
+
     if (dir->count == 0)
         return NULL;
-    for (uint64_t i = dir_bucket(dir, cookie); i < UINT64_C(1) << dir->bucket_bits; i++) {
-        for (struct ns_entry *e = dir->buckets[i]; e; e = e->next) {
+    i = dir_bucket(dir, cookie, dir->bucket_bits);
+    while (i < UINT64_C(1) << dir->bucket_bits) {
+        for (struct ns_entry *e = *dir_chain(dir, i, &i); e; e = e->next) {
             if (e->cookie >= cookie)
                 return e;
         }
@@ -114,7 +145,7 @@ struct ns_entry *dir_get(const struct ns_dir *dir, uint64_t cookie)
 
     if (!dir->buckets)
         return NULL;
-    e = dir->buckets[dir_bucket(dir, cookie)];
+    e = *dir_chain_of(dir, cookie);
     while (e && e->cookie < cookie)
         e = e->next;
     return e && e->cookie == cookie ? e : NULL;
@@ -139,7 +170,7 @@ struct ns_entry *dir_entry_new(const char *name, size_t len, uint64_t ino, uint6
 
 static void dir_link(struct ns_dir *dir, struct ns_entry *e)
 {
-    struct ns_entry **at = &dir->buckets[dir_bucket(dir, e->cookie)];
+    struct ns_entry **at = dir_chain_of(dir, e->cookie);
 
     while (*at && (*at)->cookie < e->cookie)
         at = &(*at)->next;
@@ -147,43 +178,53 @@ static void dir_link(struct ns_dir *dir, struct ns_entry *e)
     *at = e;
 }
 
-/* Twice the buckets. Where there is no memory, chains just stay longer. */
+/* Begins to have twice the buckets. Where there is no memory, chains just stay longer. */
 static void dir_grow(struct ns_dir *dir)
 {
-    struct ns *ns = dir->inode->ns;
-    unsigned old_bits = dir->bucket_bits;
-    struct ns_entry **old = dir->buckets;
-    struct ns_entry **buckets = calloc(UINT64_C(2) << old_bits, sizeof(*buckets));
+    struct ns_entry **buckets = calloc(UINT64_C(2) << dir->bucket_bits, sizeof(*buckets));
 
     if (!buckets)
         return;
+    dir->old = dir->buckets;
     dir->buckets = buckets;
-    dir->bucket_bits = old_bits + 1;
-    ns->bytes += sizeof(*buckets) << old_bits;
-    /* Backwards, so that dir_link finds its place at the head of a chain. */
-    for (uint64_t i = UINT64_C(1) << old_bits; i-- > 0;) {
-        struct ns_entry *chain = NULL, *e;
+    dir->bucket_bits++;
+    dir->moved = 0;
+    dir->inode->ns->bytes += sizeof(*buckets) << dir->bucket_bits;
+}
 
-        while ((e = old[i])) {
-            old[i] = e->next;
-            e->next = chain;
-            chain = e;
-        }
-        while ((e = chain)) {
-            chain = e->next;
+/* A few chains move with each insertion: all at once would stall a call for long where there are
+ * hundreds of thousands. */
+static void dir_move_some(struct ns_dir *dir)
+{
+    uint64_t size = UINT64_C(1) << (dir->bucket_bits - 1);
+
+    for (unsigned i = 0; i < DIR_MOVE_STEP && dir->moved < size; i++) {
+        struct ns_entry *e = dir->old[dir->moved];
+
+        dir->old[dir->moved++] = NULL;
+        while (e) {
+            struct ns_entry *next = e->next;
+
             dir_link(dir, e);
+            e = next;
         }
     }
-    free(old);
+    if (dir->moved < size)
+        return;
+    dir->inode->ns->bytes -= sizeof(*dir->old) * size;
+    free(dir->old);
+    dir->old = NULL;
 }
 
 void dir_insert(struct ns_dir *dir, struct ns_entry *e)
 {
     struct ns *ns = dir->inode->ns;
 
-    if (dir->count >> dir->bucket_bits && dir->bucket_bits < DIR_BUCKET_BITS_MAX &&
+    if (!dir->old && dir->count >> dir->bucket_bits && dir->bucket_bits < DIR_BUCKET_BITS_MAX &&
         dir->bucket_bits < ns->hash_bits)
         dir_grow(dir);
+    if (dir->old)
+        dir_move_some(dir);
     dir_link(dir, e);
     dir->count++;
     ns->entries++;
@@ -217,7 +258,7 @@ static void dir_ungone(struct ns_dir *dir, struct ns_entry *e)
 void dir_drop(struct ns_dir *dir, struct ns_entry *e)
 {
     struct ns *ns = dir->inode->ns;
-    struct ns_entry **at = &dir->buckets[dir_bucket(dir, e->cookie)];
+    struct ns_entry **at = dir_chain_of(dir, e->cookie);
 
     while (*at != e)
         at = &(*at)->next;
@@ -282,7 +323,7 @@ void dir_trim_some(struct ns *ns)
         return;
     dir_set_known(dir, 0);
     for (unsigned i = 0; i < DIR_TRIM_STEP && dir->count > 0; i++)
-        dir_clear(dir, dir->trim_at++ & ((UINT64_C(1) << dir->bucket_bits) - 1));
+        dir->trim_at = dir_clear(dir, dir->trim_at & ((UINT64_C(1) << dir->bucket_bits) - 1));
 }
 
 /* -- loading ----------------------------------------------------------------------------------- */

@@ -59,6 +59,8 @@ struct ns_dir {
     struct ns_inode *inode;
     struct ns_inode *parent; /* pinned; the root's is itself, a removed directory's NULL */
     struct ns_entry **buckets;
+    struct ns_entry **old; /* half as many, while they move to buckets a few at a time */
+    uint64_t moved;        /* of old */
     unsigned bucket_bits;
     unsigned holders;
     uint64_t count;    /* in the table, of any kind */
