@@ -38,7 +38,7 @@ struct cache_cut {
 
 struct cache_owner_ops {
     /* Adds its own writes and commits tx (also when it fails: the tx is ended on return).
-     * commit_flags: 0 or OBJ_SYNC. -ESTALE: the file is gone (unlinked and unused): data dropped. */
+     * commit_flags: 0 or OBJ_SYNC. -ESTALE: the file is gone (unlinked, unused): data dropped. */
     int (*publish)(void *owner, struct obj_tx *tx, const struct cache_cut *cut,
                    unsigned commit_flags);
 };
@@ -106,7 +106,8 @@ ssize_t cache_write(struct cache_file *file, uint64_t off, const void *src, size
 /* Size change, and zeroing of [off, off + len) within the size: parts of the data stream, published
  * with it. (waits) */
 int cache_truncate(struct cache_file *file, uint64_t size, int64_t now_ns, unsigned flags);
-int cache_punch(struct cache_file *file, uint64_t off, uint64_t len, int64_t now_ns, unsigned flags);
+int cache_punch(struct cache_file *file, uint64_t off, uint64_t len, int64_t now_ns,
+                unsigned flags);
 
 /* Publishes the file's dirty data; with CACHE_SYNC it is durable on return. Returns the file's
  * sticky write-back error until that data has been rewritten. (waits) */
@@ -119,8 +120,8 @@ int cache_next(struct cache_file *file, uint64_t off, enum obj_next what, uint64
 /* Bytes held: published plus dirty blocks (st_blocks). (waits, cheap when known) */
 int cache_used(struct cache_file *file, uint64_t *bytes);
 
-/* Publishes and forgets all files of cont, which nobody may have: before obj_cont_close, since files
- * are known by their container's handle. Data that cannot be published is lost. (waits) */
+/* Publishes and forgets all files of cont, which nobody may have: before obj_cont_close, since
+ * files are known by their container's handle. Data that cannot be published is lost. (waits) */
 int cache_forget(struct cache *cache, struct obj_cont *cont);
 
 /* Drops clean slots: all of them, or one file's (tests; `drop caches`). */

@@ -4,7 +4,7 @@
  *
  * One mutex (cache.lock) guards every structure here; it is never held across I/O, copies of user
  * data or calls of the owner. Above it each file has an operation lock (op_*, a shared/exclusive
- * lock made of a counter): reads share it, changes of the data and the cut of a publication exclude.
+ * lock made of a counter): reads share it, changes of the data and a publication's cut exclude.
  *
  * Invariants
  *  1. A block is valid in at most one slot. Slots may overlap, even coincide; validity decides.

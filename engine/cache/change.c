@@ -45,7 +45,7 @@ static int change_allowed(const struct cache_file *file)
     return file->ops && !obj_cont_read_only(file->cont) ? 0 : -EROFS;
 }
 
-/* -- write --------------------------------------------------------------------------------------------- */
+/* -- write ----------------------------------------------------------------------------------- */
 
 /* At most 1 MiB, the file locked. Returns 0; *off is where it went. */
 static int write_segment(struct cache_file *file, uint64_t *off, const uint8_t *src, size_t len,
@@ -130,7 +130,7 @@ ssize_t cache_write(struct cache_file *file, uint64_t off, const void *src, size
     return done > 0 ? (ssize_t)done : rc;
 }
 
-/* -- truncate and punch ---------------------------------------------------------------------------------- */
+/* -- truncate and punch ---------------------------------------------------------------------- */
 
 /* Blocks [from, to) become holes of the stream. Room in pending was made. */
 static void drop_blocks(struct cache_file *file, uint64_t from, uint64_t to)
@@ -146,8 +146,8 @@ static void drop_blocks(struct cache_file *file, uint64_t from, uint64_t to)
 }
 
 /* Zeros for the bytes [off, off + len) of one block; no plan where they are zeros by themselves. */
-static int edge_zero(struct plan *p, bool *planned, struct cache_file *file, uint64_t off, uint64_t len,
-                     bool nowait)
+static int edge_zero(struct plan *p, bool *planned, struct cache_file *file, uint64_t off,
+                     uint64_t len, bool nowait)
 {
     uint64_t block = off / BLOCK;
     int rc = 0;
@@ -222,7 +222,8 @@ static int punch_locked(struct cache_file *file, uint64_t off, uint64_t len, int
 
     if (off >= size || len == 0)
         return 0;
-    rc = zero_range(file, off, len < size - off ? off + len : blocks_up(size) * BLOCK, false, nowait);
+    rc = zero_range(file, off, len < size - off ? off + len : blocks_up(size) * BLOCK, false,
+                    nowait);
     if (rc == 0)
         file_changed(file, now_ns);
     return rc;

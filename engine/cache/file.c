@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "cache/cache_int.h"
 
-/* -- operation lock --------------------------------------------------------------------------------- */
+/* -- operation lock -------------------------------------------------------------------------- */
 
 pthread_cond_t *file_cv(struct cache_file *file)
 {
@@ -19,8 +19,8 @@ void file_wake(struct cache_file *file)
     pthread_cond_broadcast(file_cv(file));
 }
 
-/* Nobody starves: readers let a waiting writer go first, and a writer that ends lets those readers go
- * first who waited for it (op_turn). */
+/* Nobody starves: readers let a waiting writer go first, and a writer that ends lets those readers
+ * go first who waited for it (op_turn). */
 
 static bool shared_may(const struct cache_file *file)
 {
@@ -69,7 +69,7 @@ void file_unlock(struct cache_file *file)
         file_wake(file);
 }
 
-/* -- state ------------------------------------------------------------------------------------------ */
+/* -- state ----------------------------------------------------------------------------------- */
 
 bool file_is_dirty(const struct cache_file *file)
 {
@@ -151,7 +151,7 @@ void file_release(struct cache_file *file)
     file_reap(file);
 }
 
-/* -- table ------------------------------------------------------------------------------------------ */
+/* -- table ----------------------------------------------------------------------------------- */
 
 static uint32_t file_hash(const struct obj_cont *cont, struct obj_id oid)
 {
@@ -242,7 +242,7 @@ int cache_file_get(struct cache *cache, struct obj_cont *cont, struct obj_id oid
     if (file->refs == 0 && !file_is_dirty(file)) {
         file->ops = ops;
         file->owner = owner;
-        if (file->cut.version != cut->version) { /* changed behind the cache: nothing here is of use */
+        if (file->cut.version != cut->version) { /* changed behind the cache */
             file->busy++; /* its slots may be all that keeps it */
             slot_drop_range(file, 0, UINT64_MAX);
             file->busy--;
@@ -308,7 +308,7 @@ void cache_file_discard(struct cache_file *file)
     pthread_mutex_unlock(&cache->lock);
 }
 
-/* -- attributes --------------------------------------------------------------------------------------- */
+/* -- attributes ------------------------------------------------------------------------------ */
 
 void cache_file_cut(struct cache_file *file, struct cache_cut *out)
 {

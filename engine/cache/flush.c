@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Write-back: a publication takes all dirty blocks and punches of a file and its attributes at one
- * moment (the cut), stages the blocks and gives one transaction to the file's owner, who commits it.
+ * moment (the cut), stages the blocks and gives one transaction to the owner, who commits it.
  *
  * In the transaction punches come before writes: a block punched after it was written is dirty no
  * more, and one written after it was punched is written after it was punched here too.
@@ -28,7 +28,7 @@ struct flight {
     uint64_t begun_ns, since_ns;
 };
 
-/* -- cut ----------------------------------------------------------------------------------------------- */
+/* -- cut ------------------------------------------------------------------------------------- */
 
 static int flight_alloc(struct flight *f, const struct cache_file *file)
 {
@@ -80,7 +80,7 @@ static int flight_take(struct flight *f, struct cache_file *file)
     return 0;
 }
 
-/* -- flight: no lock held ------------------------------------------------------------------------------- */
+/* -- flight: no lock held -------------------------------------------------------------------- */
 
 static int io_cmp(const void *a, const void *b)
 {
@@ -141,7 +141,7 @@ static int flight_fly(struct flight *f, struct cache_file *file, bool sync)
     return file->ops->publish(file->owner, tx, &f->cut, sync ? OBJ_SYNC : 0);
 }
 
-/* -- landing -------------------------------------------------------------------------------------------- */
+/* -- landing --------------------------------------------------------------------------------- */
 
 /* Blocks that nobody wrote or punched since become dirty again. */
 static void slot_give_back(struct slot *s)
@@ -217,7 +217,7 @@ static void bounced(struct flight *f, struct cache_file *file, int rc)
     flight_slots(f, cache, true);
     obj_unreserve(cache->pool, (f->blocks - (file->dirty_blocks - before)) * BLOCK);
     file->since_ns = f->since_ns;
-    if (file->dev_end < blocks_up(f->cut.size)) /* it may have been committed and not made durable */
+    if (file->dev_end < blocks_up(f->cut.size)) /* it may be committed and only not durable */
         file->dev_end = blocks_up(f->cut.size);
     if (!file->changed) {
         file->changed = true;
@@ -286,7 +286,7 @@ int flush_file(struct cache_file *file, bool sync)
     return rc;
 }
 
-/* -- threads ---------------------------------------------------------------------------------------------- */
+/* -- threads --------------------------------------------------------------------------------- */
 
 void flush_kick(struct cache *cache)
 {
@@ -346,7 +346,7 @@ void *flush_main(void *arg)
     return NULL;
 }
 
-/* -- calls ------------------------------------------------------------------------------------------------ */
+/* -- calls ----------------------------------------------------------------------------------- */
 
 int cache_publish(struct cache_file *file, unsigned flags)
 {

@@ -2,8 +2,8 @@
 /*
  * From the store into slots.
  *
- * A load always fills a fresh slot, which others see as `loading` until it is done; so nobody writes
- * where the device does. It counts only if the file's version is still the one it began with
+ * A load always fills a fresh slot, which others see as `loading` until it is done; so nobody
+ * writes where the device does. It counts only if the file's version is still the one it began with
  * (invariant 2); otherwise it is thrown away and whoever waited looks again.
  */
 #include <errno.h>
@@ -24,8 +24,9 @@ struct load {
 
 static void load_add(struct load *l, struct slot *s, unsigned i, unsigned n)
 {
-    l->io[l->n_runs] = (struct obj_io){
-        .off = (s->first + i) * BLOCK, .buf = s->data + (size_t)i * BLOCK, .len = (size_t)n * BLOCK};
+    l->io[l->n_runs] = (struct obj_io){.off = (s->first + i) * BLOCK,
+                                       .buf = s->data + (size_t)i * BLOCK,
+                                       .len = (size_t)n * BLOCK};
     l->of[l->n_runs++] = s;
     bits_set(&s->loading, i, n);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A change of at most 1 MiB, in three steps: make finds or makes the slots, loads what partial blocks
- * keep, and reserves space, so that everything that can fail or wait is over; copy moves the bytes
- * without the lock; finish makes them the file's. Between the steps the file is locked exclusively:
- * only loads (which are then stale) and the end of a publication can come in between.
+ * A change of at most 1 MiB, in three steps: make finds or makes the slots, loads what partial
+ * blocks keep, and reserves space, so that everything that can fail or wait is over; copy moves the
+ * bytes without the lock; finish makes them the file's. Between the steps the file is locked
+ * exclusively: only loads (stale then) and the end of a publication can come in between.
  */
 #include <errno.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static bool slot_frozen(const struct slot *s, unsigned i)
     return s->loans > 0 || bits_test(&s->wb, i);
 }
 
-/* -- which slots ------------------------------------------------------------------------------------- */
+/* -- which slots ----------------------------------------------------------------------------- */
 
 /* Length of a fresh slot at block: as much as is to be written, from the alignment the block has; a
  * stream gets what the alignment allows, so that its slots double until they are 1 MiB. */
@@ -104,7 +104,7 @@ static int add_piece(struct plan *p, uint64_t block)
     return 0;
 }
 
-/* -- make --------------------------------------------------------------------------------------------- */
+/* -- make ------------------------------------------------------------------------------------ */
 
 /* Which edge blocks keep bytes that are not written, of those the file has. */
 static bool edge_keeps(const struct plan *p, uint64_t block)
@@ -208,7 +208,7 @@ void plan_cancel(struct plan *p)
     p->reserved = 0;
 }
 
-/* -- copy --------------------------------------------------------------------------------------------- */
+/* -- copy ------------------------------------------------------------------------------------ */
 
 static uint8_t *block_ptr(const struct slot *s, uint64_t block)
 {
@@ -239,7 +239,7 @@ void plan_copy(const struct plan *p)
     }
 }
 
-/* -- finish ------------------------------------------------------------------------------------------- */
+/* -- finish ---------------------------------------------------------------------------------- */
 
 /* The block is this slot's: no other's any more (invariant 1). */
 static void take_block(struct cache_file *file, struct slot *s, uint64_t block)

@@ -150,7 +150,7 @@ out:
     return (ssize_t)(r.off - off);
 }
 
-/* -- pins -------------------------------------------------------------------------------------------- */
+/* -- pins ------------------------------------------------------------------------------------ */
 
 /* A valid slot for the block, with one pin; zeros get memory too. */
 static int pin_slot(struct cache_file *file, uint64_t block, unsigned order, bool nowait,

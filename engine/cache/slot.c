@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "cache/cache_int.h"
 
-/* -- index ----------------------------------------------------------------------------------------- */
+/* -- index ----------------------------------------------------------------------------------- */
 
 static uint32_t slot_hash(const struct cache_file *file, unsigned order, uint64_t first)
 {
@@ -84,7 +84,7 @@ struct slot *slot_find(const struct cache_file *file, uint64_t block, enum slot_
     return NULL;
 }
 
-/* -- memory ---------------------------------------------------------------------------------------- */
+/* -- memory ---------------------------------------------------------------------------------- */
 
 /* Without the index; its memory goes back to the arena. */
 static void slot_free(struct slot *s)
@@ -209,7 +209,7 @@ int slot_wait_room(struct cache *cache, unsigned *tries)
     return 0;
 }
 
-/* -- state ------------------------------------------------------------------------------------------ */
+/* -- state ----------------------------------------------------------------------------------- */
 
 void slot_attach(struct slot *s, struct cache_file *file, uint64_t block)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bounds of dirty data. From half of the bound on the flush threads work without a pause; from three
- * quarters on each writer sleeps as long as the device needs for a growing share of what it brings,
- * so that at the bound writers run at the device's speed instead of stopping at a wall.
+ * Bounds of dirty data. From half of the bound on the flush threads work without a pause; from
+ * three quarters on each writer sleeps as long as the device needs for a growing share of what it
+ * brings, so that at the bound writers run at the device's speed instead of stopping at a wall.
  */
 #include <errno.h>
 

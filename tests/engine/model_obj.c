@@ -28,7 +28,7 @@ char *model_strdup(const char *s)
     return copy;
 }
 
-/* -- knobs ------------------------------------------------------------------------------------------ */
+/* -- knobs ----------------------------------------------------------------------------------- */
 
 static struct model_media *media_find(const char *path)
 {
@@ -122,7 +122,7 @@ bool model_would_wait(void)
     return nowait_one_in > 0 && test_rand(&nowait_seed) % nowait_one_in == 0;
 }
 
-/* -- durability ------------------------------------------------------------------------------------ */
+/* -- durability ------------------------------------------------------------------------------ */
 
 int model_alive(const struct obj_pool *pool)
 {
@@ -185,7 +185,7 @@ int obj_wait_room(struct obj_pool *pool)
     return rc;
 }
 
-/* -- space ----------------------------------------------------------------------------------------- */
+/* -- space ----------------------------------------------------------------------------------- */
 
 static uint64_t media_free(const struct model_media *m)
 {
@@ -235,7 +235,7 @@ void obj_unreserve(struct obj_pool *pool, uint64_t bytes)
     pthread_mutex_unlock(&model_lock);
 }
 
-/* -- pools ----------------------------------------------------------------------------------------- */
+/* -- pools ----------------------------------------------------------------------------------- */
 
 static bool label_ok(const char *s)
 {
@@ -411,7 +411,7 @@ void model_reset(void)
     pthread_mutex_unlock(&model_lock);
 }
 
-/* -- containers ------------------------------------------------------------------------------------ */
+/* -- containers ------------------------------------------------------------------------------ */
 
 static struct model_cont *cont_find(struct model_media *m, const char *label)
 {
@@ -626,7 +626,7 @@ out:
     return rc;
 }
 
-/* -- snapshots ------------------------------------------------------------------------------------- */
+/* -- snapshots ------------------------------------------------------------------------------- */
 
 int obj_snap_create(struct obj_cont *cont, const char *name, uint64_t *epoch)
 {

@@ -2,12 +2,13 @@
 /*
  * Knobs of the model store: obj.h in memory, simple enough to be obviously right.
  *
- * Tests of the layers above link it in place of engine/obj (see meson.build), and differential tests
- * compare the local store with it. Pools live in this process, by path, until destroyed or
+ * Tests of the layers above link it in place of engine/obj (see meson.build), and differential
+ * tests compare the local store with it. Pools live in this process, by path, until destroyed or
  * model_reset. Where obj.h leaves a choice the model takes the plainest one:
- *   - a pool path that exists is -EEXIST, a property never set -ENOENT, one longer than cap -ERANGE;
- *   - a tx on a read-only container is refused by obj_tx_begin (-EROFS), an oversized one by the call
- *     that would make it so (-E2BIG);
+ *   - a pool path that exists is -EEXIST, a property never set -ENOENT, one longer than cap is
+ *     -ERANGE;
+ *   - a tx on a read-only container is refused by obj_tx_begin (-EROFS), an oversized one by the
+ *     call that would make it so (-E2BIG);
  *   - the inline bytes of an array become its block 0 when blocks are written beside them;
  *   - inline data of length 0 is no data: the object does not exist by it.
  */
@@ -44,7 +45,7 @@ uint64_t model_calls(enum model_call call);
 
 /* Power fails: the pool at path goes back to its last durable state, or to a random later commit
  * (from *seed, advanced; NULL: exactly the last durable one). Handles that are open lose touch with
- * it: their calls fail with -EIO, and closing them only frees memory. The pool can be opened again. */
+ * it: their calls fail with -EIO, closing them only frees memory. The pool can be opened again. */
 void model_crash(const char *path, uint64_t *seed);
 
 /* Forgets all pools and knobs. No handle may be open. */

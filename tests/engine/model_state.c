@@ -15,7 +15,7 @@ void *state_grow(void *p, size_t n, size_t *cap, size_t elem_bytes)
     return p;
 }
 
-/* -- shared bytes ------------------------------------------------------------------------------ */
+/* -- shared bytes ---------------------------------------------------------------------------- */
 
 struct blob *blob_new(const void *data, size_t len, uint64_t *counter)
 {
@@ -48,7 +48,7 @@ void blob_unref(struct blob *b)
     free(b);
 }
 
-/* -- keys: u16 length of the dkey, dkey, akey ---------------------------------------------------- */
+/* -- keys: u16 length of the dkey, dkey, akey ------------------------------------------------ */
 
 struct blob *state_key(const struct obj_key *key)
 {
@@ -89,7 +89,7 @@ int state_key_cmp(const struct obj_key *a, const struct obj_key *b)
     return c != 0 ? c : bytes_cmp(a->akey, a->akey_len, b->akey, b->akey_len);
 }
 
-/* -- lookups -------------------------------------------------------------------------------------- */
+/* -- lookups --------------------------------------------------------------------------------- */
 
 int state_id_cmp(struct obj_id a, struct obj_id b)
 {
@@ -175,7 +175,7 @@ size_t state_block_lower(const struct state_obj *o, uint64_t no)
     return lo;
 }
 
-/* -- changes -------------------------------------------------------------------------------------- */
+/* -- changes --------------------------------------------------------------------------------- */
 
 static struct state_obj *obj_make(struct state *st, struct obj_id id)
 {
@@ -300,7 +300,7 @@ void state_set_inline(struct state *st, struct obj_id id, int64_t len, struct un
     obj_trim(st, o);
 }
 
-/* -- whole states ---------------------------------------------------------------------------------- */
+/* -- whole states ---------------------------------------------------------------------------- */
 
 void state_copy(struct state *to, const struct state *from)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a container of the model store holds: sorted arrays of objects, keys and blocks, changed only
- * through calls that can be undone. Everything here runs under the model's one mutex. */
+/* What a container of the model store holds: sorted arrays of objects, keys and blocks, changed
+ * only through calls that can be undone. Everything here runs under the model's one mutex. */
 #ifndef DFE_TEST_MODEL_STATE_H
 #define DFE_TEST_MODEL_STATE_H
 

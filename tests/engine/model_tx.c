@@ -12,7 +12,7 @@ static int key_ok(const struct obj_key *key)
     return key->dkey_len + key->akey_len + KEY_OVERHEAD_BYTES <= DFE_KEY_BYTES ? 0 : -ENAMETOOLONG;
 }
 
-/* -- keys ------------------------------------------------------------------------------------------- */
+/* -- keys ------------------------------------------------------------------------------------ */
 
 static int kv_get(struct obj_cont *cont, struct obj_id oid, const struct obj_key *key, void *value,
                   size_t cap, size_t *len, bool nowait)
@@ -85,8 +85,8 @@ static bool scan_step(struct obj_cont *cont, struct obj_id oid, const struct obj
     return true;
 }
 
-int obj_kv_scan(struct obj_cont *cont, struct obj_id oid, const struct obj_key *from, uint64_t limit,
-                obj_scan_fn fn, void *arg)
+int obj_kv_scan(struct obj_cont *cont, struct obj_id oid, const struct obj_key *from,
+                uint64_t limit, obj_scan_fn fn, void *arg)
 {
     struct blob *last = NULL;
     struct state_kv at;
@@ -135,7 +135,7 @@ int obj_scan_objects(struct obj_cont *cont, const struct obj_id *from,
     return rc;
 }
 
-/* -- arrays ----------------------------------------------------------------------------------------- */
+/* -- arrays ---------------------------------------------------------------------------------- */
 
 static int io_ok(const struct obj_io *io, unsigned n)
 {
@@ -344,7 +344,7 @@ int obj_array_stat(struct obj_cont *cont, struct obj_id oid, uint64_t *used_byte
     return rc;
 }
 
-/* -- transactions ----------------------------------------------------------------------------------- */
+/* -- transactions ---------------------------------------------------------------------------- */
 
 enum op_kind {
     OP_ABSENT,
@@ -524,7 +524,7 @@ int obj_tx_punch_object(struct obj_tx *tx, unsigned when, struct obj_id oid)
     return tx_op(tx, (struct op){.kind = OP_PUNCH_OBJECT, .oid = oid}, 32);
 }
 
-/* -- commit: guards, then the ops in their order -------------------------------------------------------- */
+/* -- commit: guards, then the ops in their order --------------------------------------------- */
 
 static bool range_empty(const struct state_obj *o, const struct op *op)
 {

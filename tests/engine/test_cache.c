@@ -340,7 +340,7 @@ static void run_random(unsigned rounds, bool crash)
         model_delay(MODEL_READ, (unsigned)pick(2) * 500);
         for (unsigned i = 0; i < FILES; i++)
             shadow_open(&rig, &s[i], i + 1);
-        random_ops(&rig, s, 150);
+        random_ops(&rig, s, 120);
         for (unsigned i = 0; i < MODEL_CALLS; i++)
             model_fail(i, 1, 0, 0);
         for (unsigned i = 0; i < FILES; i++)
@@ -364,19 +364,19 @@ static void run_random(unsigned rounds, bool crash)
 
 static void test_random(void)
 {
-    run_random(8, false);
+    run_random(5, false);
 }
 
 static void test_crash(void)
 {
-    run_random(16, true);
+    run_random(12, true);
 }
 
 static void test_faults(void)
 {
     faulty = true;
-    run_random(8, false);
-    run_random(8, true);
+    run_random(5, false);
+    run_random(4, true);
 }
 
 static void no_log(int level, const char *text, void *arg)

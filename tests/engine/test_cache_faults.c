@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache when things go wrong or run short: device errors, no space, no room; and what it asks of
- * the store for small files, streams and idle times. */
+/* The cache when things go wrong or run short: device errors, no space, no room; and what it asks
+ * of the store for small files, streams and idle times. */
 #include <sys/resource.h>
 
 #include "base/clock.h"
@@ -148,8 +148,9 @@ static void test_read_errors_hit_only_their_reader(void)
     cache_drop(rig.cache, NULL);
     model_fail(MODEL_READ, 1, 1000, -EUCLEAN);
     CHECK_EQ(cache_read(file, 500000, back, 1000, 0), -EUCLEAN);
-    CHECK_EQ(cache_write(file, 500000, bytes, 100, 1, 0, &at), -EUCLEAN); /* needs the block's rest */
-    CHECK_EQ(cache_write(file, 122 * 4096, bytes + 122 * 4096, 4096, 1, 0, &at), 4096); /* heals */
+    /* a part needs the block's rest, the whole block heals it */
+    CHECK_EQ(cache_write(file, 500000, bytes, 100, 1, 0, &at), -EUCLEAN);
+    CHECK_EQ(cache_write(file, 122 * 4096, bytes + 122 * 4096, 4096, 1, 0, &at), 4096);
     CHECK_EQ(cache_read(file, 500000, back, 1000, 0), 1000);
     model_fail(MODEL_READ, 1, 0, 0);
     check_all(file, 1 << 20);
@@ -262,6 +263,74 @@ static void test_writers_do_not_wait_for_write_back(void)
     rig_free(&rig);
 }
 
+/* A device slower than its writer: the bound holds, no write waits long, data does not grow old. */
+static void test_writers_are_slowed_not_stopped(void)
+{
+    struct cache_opts opts = {.size = sizeof(opts), .dirty_bound_bytes = 8 << 20};
+    struct rig_owner owner;
+    struct cache_file *file;
+    struct cache_info info;
+    struct rig rig;
+    uint64_t worst_ns = 0, worst_dirty = 0, worst_age_ms = 0;
+
+    fill(10);
+    opts.commit_interval_ms = 50;
+    rig_make(&rig, 1 << 30);
+    rig_open(&rig, &opts);
+    file = rig_file(&rig, &owner, 1);
+    model_delay(MODEL_STAGE, 100000);
+    for (unsigned i = 0; i < 400; i++) {
+        uint64_t off = i * 65536ull, t0 = base_mono_ns();
+        const uint8_t *src = bytes + off % sizeof(bytes);
+        CHECK_EQ(cache_write(file, off, src, 65536, 1, 0, NULL), 65536);
+        t0 = base_mono_ns() - t0;
+        worst_ns = t0 > worst_ns ? t0 : worst_ns;
+        cache_query(rig.cache, &info);
+        worst_dirty = info.dirty_bytes > worst_dirty ? info.dirty_bytes : worst_dirty;
+        worst_age_ms = info.dirty_age_ms > worst_age_ms ? info.dirty_age_ms : worst_age_ms;
+    }
+    fprintf(stderr, "longest write %llu ms, most dirty %llu KiB, oldest %llu ms\n",
+            (unsigned long long)worst_ns / 1000000, (unsigned long long)worst_dirty >> 10,
+            (unsigned long long)worst_age_ms);
+    CHECK(worst_dirty <= 8 << 20);
+    CHECK(worst_ns < 1000000000u);
+    model_delay(MODEL_STAGE, 0);
+    CHECK_EQ(cache_publish(file, 0), 0);
+    CHECK_EQ(cache_truncate(file, sizeof(bytes), 1, 0), 0);
+    check_all(file, sizeof(bytes));
+    cache_file_put(file);
+    rig_close(&rig, false);
+    rig_free(&rig);
+}
+
+/* What a transaction can hold bounds a file's scattered dirty blocks: its writer publishes. */
+static void test_scattered_blocks_fit_a_transaction(void)
+{
+    struct cache_opts opts = slow_opts();
+    struct rig_owner owner;
+    struct cache_file *file;
+    struct cache_info info;
+    struct rig rig;
+
+    fill(11);
+    rig_make(&rig, 1 << 30);
+    rig_open(&rig, &opts);
+    file = rig_file(&rig, &owner, 1);
+    model_delay(MODEL_STAGE, 1000);
+    for (uint64_t i = 0; i < 2600; i++)
+        CHECK_EQ(cache_write(file, i * 8192, bytes, 4096, 1, 0, NULL), 4096);
+    for (uint64_t i = 0; i < 3000; i++)
+        CHECK_EQ(cache_punch(file, i * 8192, 4096, 1, 0), 0);
+    cache_query(rig.cache, &info);
+    CHECK(info.published > 0);
+    CHECK_EQ(cache_publish(file, 0), 0);
+    CHECK_EQ(cache_read(file, 0, back, 4096, 0), 4096);
+    CHECK_EQ(back[1], 0);
+    cache_file_put(file);
+    rig_close(&rig, false);
+    rig_free(&rig);
+}
+
 static void test_discard(void)
 {
     struct cache_opts opts = slow_opts();
@@ -337,6 +406,8 @@ int main(void)
     RUN(test_small_files_go_inline);
     RUN(test_a_stream_is_read_ahead);
     RUN(test_writers_do_not_wait_for_write_back);
+    RUN(test_writers_are_slowed_not_stopped);
+    RUN(test_scattered_blocks_fit_a_transaction);
     RUN(test_discard);
     RUN(test_idle);
     return 0;
