@@ -80,8 +80,10 @@ int rig_put(struct rig *r, uint64_t oid, const char *key, const char *value)
 {
     struct obj_key k = rig_key(key);
     struct obj_tx *tx;
+    int rc = obj_tx_begin(r->cont, rig_oid(oid), &tx);
 
-    CHECK_EQ(obj_tx_begin(r->cont, rig_oid(oid), &tx), 0);
+    if (rc < 0)
+        return rc;
     CHECK_EQ(obj_tx_put(tx, OBJ_HOME, rig_oid(oid), &k, value, strlen(value)), 0);
     return obj_tx_commit(tx, 0, NULL);
 }
@@ -90,8 +92,10 @@ int rig_del(struct rig *r, uint64_t oid, const char *key)
 {
     struct obj_key k = rig_key(key);
     struct obj_tx *tx;
+    int rc = obj_tx_begin(r->cont, rig_oid(oid), &tx);
 
-    CHECK_EQ(obj_tx_begin(r->cont, rig_oid(oid), &tx), 0);
+    if (rc < 0)
+        return rc;
     CHECK_EQ(obj_tx_del(tx, OBJ_HOME, rig_oid(oid), &k), 0);
     return obj_tx_commit(tx, 0, NULL);
 }
@@ -153,7 +157,11 @@ int rig_write(struct rig *r, uint64_t oid, uint64_t blk, uint64_t n, uint32_t ta
     free(buf);
     if (rc < 0)
         return rc;
-    CHECK_EQ(obj_tx_begin(r->cont, rig_oid(oid), &tx), 0);
+    rc = obj_tx_begin(r->cont, rig_oid(oid), &tx);
+    if (rc < 0) {
+        obj_stage_drop(st);
+        return rc;
+    }
     CHECK_EQ(obj_tx_write(tx, OBJ_HOME, rig_oid(oid), st), 0);
     return obj_tx_commit(tx, 0, NULL);
 }
