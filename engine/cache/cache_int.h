@@ -33,13 +33,14 @@
 #define SLOT_ORDER_MAX 8u /* log2 of blocks: 1 MiB */
 #define COW_ORDER 4u      /* 64 KiB */
 
-/* A file whose next transaction would need this much is published now (KICK) or by its next writer
- * (BOUND): a publication is one transaction, whose bound is DFE_TX_BYTES. */
+/* A publication is one transaction, bounded by DFE_TX_BYTES of records. A file whose next one would
+ * need this much is published now (KICK) or by its next writer (BOUND). Each run may split an extent
+ * of 1 MiB, whose checksums are then written again, and once more where a snapshot keeps it. */
 #define TX_COST_KICK (1u << 20)
-#define TX_COST_BOUND (2u << 20)
-#define PUNCHES_MAX 1024u /* and no more of these: each is an operation of the transaction */
-#define TX_RUN_COST 96u /* an extent record */
-#define TX_BLOCK_COST 4u /* its checksum */
+#define TX_COST_BOUND (5u << 19)
+#define TX_RUN_COST 1536u
+#define TX_BLOCK_COST 4u /* a checksum */
+#define PUNCHES_MAX 256u /* and no more of these */
 
 struct slot {
     struct slot *hash_next;
