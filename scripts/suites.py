@@ -177,14 +177,14 @@ class Suite:
 SUITES = (
     Suite("layers", "checks", 20, check("scripts/check-layers")),
     Suite("tidy", "checks", 20, check("scripts/tidy")),
-    Suite("mypy", "checks", 120, check("mypy", "dfusepy", "cli", "scripts/suites.py")),
-    Suite("ruff", "checks", 30, check("ruff", "check", "-q", ".")),
-    Suite("ruff-format", "checks", 30, check("ruff", "format", "-q", "--check", ".")),
-    Suite("shellcheck", "checks", 30, shell_scripts),
-    Suite("c-plain", "c", 200, c_tests("c-plain", "none")),
-    Suite("c-address", "c", 300, c_tests("c-address", "address,undefined")),
-    Suite("c-thread", "c", 300, c_tests("c-thread", "thread")),
-    Suite("python", "python", 220, pytest("python")),
+    Suite("mypy", "checks", 60, check("mypy", "dfusepy", "cli", "scripts/suites.py")),
+    Suite("ruff", "checks", 20, check("ruff", "check", "-q", ".")),
+    Suite("ruff-format", "checks", 20, check("ruff", "format", "-q", "--check", ".")),
+    Suite("shellcheck", "checks", 20, shell_scripts),
+    Suite("c-plain", "c", 180, c_tests("c-plain", "none")),
+    Suite("c-address", "c", 330, c_tests("c-address", "address,undefined")),
+    Suite("c-thread", "c", 450, c_tests("c-thread", "thread")),
+    Suite("python", "python", 150, pytest("python")),
     Suite("mount", "mount", 500, pytest("mount")),
 )
 
