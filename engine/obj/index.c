@@ -565,6 +565,7 @@ int index_commit(struct index_tx *tx)
     /* After an assertion in here the transaction can be neither used nor ended: LMDB's writer lock
      * stays taken, and index_begin must not wait for it (broken). */
     err = write_err(tx, guarded(do_commit, tx));
+    pages_forget(&tx->ix->pages);
     free(tx->buf);
     free(tx);
     return err;

@@ -67,6 +67,28 @@ static int meta_check(const uint8_t *m, uint64_t pgno, uint64_t file_bytes, uint
     return 0;
 }
 
+/* The file grows under the mapping: as much address space as the host gives. */
+static int pages_map(struct pages *p, int fd, uint64_t file_bytes)
+{
+    void *map = MAP_FAILED;
+
+    for (p->map_bytes = MAP_MOST_BYTES; map == MAP_FAILED; p->map_bytes /= 2) {
+        map = mmap(NULL, p->map_bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
+        if (map != MAP_FAILED)
+            break;
+        if (p->map_bytes <= file_bytes)
+            return base_fail(-errno, "index: cannot map data.mdb: %s", strerror(errno));
+    }
+    p->map = map;
+    p->checked_bytes = p->map_bytes / p->page_bytes / 8;
+    map = mmap(NULL, p->checked_bytes, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED)
+        return -ENOMEM;
+    p->checked = map;
+    return 0;
+}
+
 int pages_open(int fd, struct pages *p)
 {
     uint8_t meta[META_BYTES];
@@ -83,23 +105,23 @@ int pages_open(int fd, struct pages *p)
         if (err)
             return err;
     }
-    /* The file grows under the mapping: as much address space as the host gives. */
-    for (p->map_bytes = MAP_MOST_BYTES;; p->map_bytes /= 2) {
-        void *map = mmap(NULL, p->map_bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
-        if (map != MAP_FAILED) {
-            p->map = map;
-            return 0;
-        }
-        if (p->map_bytes <= (uint64_t)st.st_size)
-            return base_fail(-errno, "index: cannot map data.mdb: %s", strerror(errno));
-    }
+    return pages_map(p, fd, (uint64_t)st.st_size);
 }
 
 void pages_close(struct pages *p)
 {
     if (p->map)
         munmap((void *)(uintptr_t)p->map, p->map_bytes);
+    if (p->checked)
+        munmap((void *)p->checked, p->checked_bytes);
     p->map = NULL;
+    p->checked = NULL;
+}
+
+void pages_forget(struct pages *p)
+{
+    /* Reads as zeros afterwards. A page that a reader is checking meanwhile is pinned by it. */
+    (void)madvise((void *)p->checked, p->checked_bytes, MADV_DONTNEED);
 }
 
 /* -- one page ---------------------------------------------------------------------------------- */
@@ -176,10 +198,13 @@ static int page_load(const struct page_cur *cur, unsigned depth, uint64_t pgno,
 {
     size_t size = cur->pages->page_bytes, lower, upper;
     bool leaf = depth + 1 == cur->depth;
+    _Atomic uint64_t *checked;
+    uint64_t bit = 1ull << (pgno % 64);
     const char *why;
 
     if (pgno < META_PAGES || pgno > cur->last_pgno)
         return page_bad(pgno, "there is none");
+    checked = &cur->pages->checked[pgno / 64];
     l->page = cur->pages->map + pgno * size;
     lower = get_le16(l->page + 12);
     upper = get_le16(l->page + 14);
@@ -188,8 +213,13 @@ static int page_load(const struct page_cur *cur, unsigned depth, uint64_t pgno,
     if (lower < HEADER_BYTES + 2 || lower % 2 || lower > upper || upper > size)
         return page_bad(pgno, "impossible header");
     l->n = (unsigned)(lower - HEADER_BYTES) / 2;
+    if (atomic_load_explicit(checked, memory_order_relaxed) & bit)
+        return 0;
     why = nodes_check(l, size, leaf);
-    return why ? page_bad(pgno, why) : 0;
+    if (why)
+        return page_bad(pgno, why);
+    atomic_fetch_or_explicit(checked, bit, memory_order_relaxed);
+    return 0;
 }
 
 /* First place whose key is >= the given one. */

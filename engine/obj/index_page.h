@@ -12,6 +12,7 @@
 #ifndef DFE_OBJ_INDEX_PAGE_H
 #define DFE_OBJ_INDEX_PAGE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,11 +23,15 @@ struct pages {
     const uint8_t *map;
     uint64_t map_bytes;
     uint32_t page_bytes;
+    _Atomic uint64_t *checked; /* a bit a page: its nodes have been checked since the last commit */
+    uint64_t checked_bytes;
 };
 
 /* fd: data.mdb, whose meta pages are checked here: -EUCLEAN, -EPROTONOSUPPORT. */
 int pages_open(int fd, struct pages *p);
 void pages_close(struct pages *p);
+/* After a commit: page numbers have new content. */
+void pages_forget(struct pages *p);
 
 struct page_key {
     const uint8_t *p;
