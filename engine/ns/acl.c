@@ -30,7 +30,7 @@ static size_t acl_entries(size_t len)
     return (len - ACL_HEADER) / ACL_ENTRY;
 }
 
-/* The entry that stands for a class of the mode: of the group it is the mask, where there is one. */
+/* The entry that stands for a class of the mode: of the group it is the mask, if there is one. */
 static uint8_t *acl_class(const void *acl, size_t len, unsigned tag)
 {
     uint8_t *found = NULL;
@@ -112,8 +112,8 @@ void acl_inherit(void *acl, size_t len, uint32_t *mode)
     acl_set_perm(user, acl_perm(user) & *mode >> 6);
     acl_set_perm(group, acl_perm(group) & *mode >> 3);
     acl_set_perm(other, acl_perm(other) & *mode);
-    *mode = (*mode & ~(uint32_t)0777) | acl_perm(user) << 6 | acl_perm(group) << 3 |
-            acl_perm(other);
+    *mode =
+        (*mode & ~(uint32_t)0777) | acl_perm(user) << 6 | acl_perm(group) << 3 | acl_perm(other);
 }
 
 int acl_default(struct ns_call *c, struct ns_inode *dir)

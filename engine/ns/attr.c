@@ -114,7 +114,7 @@ int ns_readlink(struct ns *ns, uint64_t ino, char *target, size_t cap, unsigned 
     return err ? err : (int)len;
 }
 
-/* -- setattr --------------------------------------------------------------------------------------- */
+/* -- setattr ---------------- */
 
 struct setattr {
     struct ns_inode *inode;

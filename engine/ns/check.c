@@ -16,15 +16,15 @@
 
 struct check_inode {
     uint64_t ino;
-    uint64_t birth;     /* where its record was found */
-    uint64_t said;      /* where the first entry says it is */
-    uint64_t dir;       /* of the last entry seen */
+    uint64_t birth; /* where its record was found */
+    uint64_t said;  /* where the first entry says it is */
+    uint64_t dir;   /* of the last entry seen */
     uint64_t parent, size;
     uint64_t links, entries, subdirs;
     uint32_t mode, nlink, xattrs, nxattr;
-    uint8_t type;       /* as entries say, 0: no entry */
+    uint8_t type; /* as entries say, 0: no entry */
     bool record, orphan;
-    uint8_t reached;    /* directories: 1 on the way, 2 below the root */
+    uint8_t reached; /* directories: 1 on the way, 2 below the root */
 };
 
 struct check {
@@ -94,7 +94,7 @@ static struct check_inode *check_get(struct check *k, uint64_t ino)
     return ci;
 }
 
-/* -- reading ------------------------------------------------------------------------------------ */
+/* -- reading ---------------- */
 
 static int check_record(struct check *k, uint64_t ino, const void *value, size_t len)
 {
@@ -280,15 +280,15 @@ static int check_read(struct check *k)
         if (kind == NSREC_KIND_FILE)
             err = check_file(k, k->ids[i]);
         else if (kind != NSREC_KIND_DIR && kind != NSREC_KIND_META)
-            check_fault(k, "object %llx.%llx is of no known kind",
-                        (unsigned long long)k->ids[i].hi, (unsigned long long)k->ids[i].lo);
+            check_fault(k, "object %llx.%llx is of no known kind", (unsigned long long)k->ids[i].hi,
+                        (unsigned long long)k->ids[i].lo);
         if (k->progress)
             k->progress(k->nids + i + 1, 2 * k->nids, k->arg);
     }
     return err < 0 ? err : 0;
 }
 
-/* -- judging ------------------------------------------------------------------------------------ */
+/* -- judging ---------------- */
 
 /* Follows parents up to the root, or to a place that is known. */
 static void check_reach(struct check *k, struct check_inode *from)

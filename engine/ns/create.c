@@ -27,7 +27,7 @@ struct create_new {
     size_t acl_len;
 };
 
-/* The mode and ACLs of a new inode, as POSIX and Linux have them: a default ACL replaces the umask. */
+/* The mode and ACLs of a new inode, as Linux has them: a default ACL replaces the umask. */
 static int create_mode(struct ns_call *c, const struct create_args *args, struct create_new *new)
 {
     struct ns_inode *dir = new->dir;
@@ -65,13 +65,12 @@ static int create_mode(struct ns_call *c, const struct create_args *args, struct
         new->acl = NULL;
     }
     st->nxattr = (uint16_t)((new->acl != NULL) + subdir);
-    st->flags = (uint8_t)((new->acl ? NSREC_INODE_ACL : 0) |
-                          (subdir ? NSREC_INODE_DEFAULT_ACL : 0));
+    st->flags =
+        (uint8_t)((new->acl ? NSREC_INODE_ACL : 0) | (subdir ? NSREC_INODE_DEFAULT_ACL : 0));
     return 0;
 }
 
-static int create_prepare(struct ns_call *c, const struct create_args *args,
-                          struct create_new *new)
+static int create_prepare(struct ns_call *c, const struct create_args *args, struct create_new *new)
 {
     bool subdir = S_ISDIR(args->mode);
     struct ns_stat *st = &new->st;
@@ -191,7 +190,10 @@ int ns_mknod(struct ns *ns, uint64_t dir, const char *name, size_t name_len, uin
              uint32_t rdev, const struct dfe_cred *cred, unsigned flags, struct dfe_attr *out)
 {
     struct create_args args = {
-        .dir = dir, .name = name, .name_len = name_len, .cred = cred,
+        .dir = dir,
+        .name = name,
+        .name_len = name_len,
+        .cred = cred,
         .mode = mode & (S_IFMT | 07777),
     };
 
@@ -219,7 +221,10 @@ int ns_mkdir(struct ns *ns, uint64_t dir, const char *name, size_t name_len, uin
              const struct dfe_cred *cred, unsigned flags, struct dfe_attr *out)
 {
     struct create_args args = {
-        .dir = dir, .name = name, .name_len = name_len, .cred = cred,
+        .dir = dir,
+        .name = name,
+        .name_len = name_len,
+        .cred = cred,
         .mode = S_IFDIR | (mode & 07777),
     };
 
@@ -227,12 +232,16 @@ int ns_mkdir(struct ns *ns, uint64_t dir, const char *name, size_t name_len, uin
 }
 
 int ns_symlink(struct ns *ns, uint64_t dir, const char *name, size_t name_len, const char *target,
-               size_t target_len, const struct dfe_cred *cred, unsigned flags,
-               struct dfe_attr *out)
+               size_t target_len, const struct dfe_cred *cred, unsigned flags, struct dfe_attr *out)
 {
     struct create_args args = {
-        .dir = dir, .name = name, .name_len = name_len, .cred = cred,
-        .mode = S_IFLNK | 0777, .target = target, .target_len = target_len,
+        .dir = dir,
+        .name = name,
+        .name_len = name_len,
+        .cred = cred,
+        .mode = S_IFLNK | 0777,
+        .target = target,
+        .target_len = target_len,
     };
 
     if (target_len == 0)
@@ -244,7 +253,7 @@ int ns_symlink(struct ns *ns, uint64_t dir, const char *name, size_t name_len, c
     return create(ns, &args, flags, out);
 }
 
-/* -- links --------------------------------------------------------------------------------------- */
+/* -- links ---------------- */
 
 static int link_commit(struct ns_call *c, const struct name_slot *slot, const struct ns_entry *e,
                        struct ns_inode *inode, const struct ns_stat *st,

@@ -57,8 +57,7 @@ void data_trim_files(struct ns *ns)
 
         if (step-- == 0 || ns->nfiles <= NS_FILES_BOUND)
             return;
-        if (inode->pins == 0 && !(inode->state & (INODE_BUSY | INODE_DEAD)) &&
-            !data_dirty(inode)) {
+        if (inode->pins == 0 && !(inode->state & (INODE_BUSY | INODE_DEAD)) && !data_dirty(inode)) {
             data_put_file(inode);
         } else {
             list_del(&inode->files);
@@ -67,7 +66,7 @@ void data_trim_files(struct ns *ns)
     }
 }
 
-/* -- space ----------------------------------------------------------------------------------------- */
+/* -- space ---------------- */
 
 static uint64_t blocks_up(uint64_t bytes)
 {
@@ -116,7 +115,7 @@ int data_used_sure(struct ns_call *c, struct ns_inode *inode)
     return call_need(c, NEED_USED);
 }
 
-/* -- publication --------------------------------------------------------------------------------- */
+/* -- publication ---------------- */
 
 /* The cache's call, without any of its locks: the inode's record joins the cut's data. The commit
  * may wait, so it runs without our lock; BUSY keeps others off the record (invariant 7). */
@@ -221,7 +220,7 @@ int data_settle_all(struct ns *ns, unsigned flags)
     return call_end(&c, err);
 }
 
-/* -- calls ---------------------------------------------------------------------------------------- */
+/* -- calls ---------------- */
 
 static int data_begin_locked(struct ns_call *c, uint64_t ino, bool write, struct ns_inode **out)
 {
@@ -381,7 +380,7 @@ int ns_next(struct ns *ns, uint64_t ino, uint64_t off, enum obj_next what, uint6
     return (int)data_error(err);
 }
 
-/* -- durability ------------------------------------------------------------------------------------ */
+/* -- durability ---------------- */
 
 static int fsync_locked(struct ns_call *c, uint64_t ino, struct ns_inode **out)
 {

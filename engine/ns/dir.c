@@ -326,7 +326,7 @@ void dir_trim_some(struct ns *ns)
         dir->trim_at = dir_clear(dir, dir->trim_at & ((UINT64_C(1) << dir->bucket_bits) - 1));
 }
 
-/* -- loading ----------------------------------------------------------------------------------- */
+/* -- loading ---------------- */
 
 struct dir_scan {
     struct ns_inode *inode;
@@ -381,8 +381,7 @@ int dir_load(struct ns_call *c)
 {
     struct ns_inode *inode = c->dir;
     struct ns_dir *dir = inode->dir;
-    struct dir_scan scan = {
-        .inode = inode, .from = c->from, .limit = c->limit, .next = UINT64_MAX};
+    struct dir_scan scan = {.inode = inode, .from = c->from, .limit = c->limit, .next = UINT64_MAX};
     struct nsrec_key key;
     int err;
 

@@ -14,7 +14,7 @@
  *     mark. So what a holder has read from the store without the lock may be added if absent.
  *  6. An inode is in the table in one of three states: LOADING (only its number is valid), DEAD (no
  *     links, no users, waiting to be reclaimed), or neither. A DEAD inode is found by nobody.
- *  7. While an inode is BUSY, its record is being committed without the lock: nobody else writes it.
+ *  7. While an inode is BUSY, its record is being committed without the lock; others wait.
  */
 #ifndef DFE_NS_IMPL_H
 #define DFE_NS_IMPL_H
@@ -63,12 +63,12 @@ struct ns_dir {
     uint64_t moved;        /* of old */
     unsigned bucket_bits;
     unsigned holders;
-    uint64_t count;    /* in the table, of any kind */
+    uint64_t count; /* in the table, of any kind */
     uint64_t known_to;
-    uint64_t trim_at;  /* bucket where the next trim goes on */
+    uint64_t trim_at; /* bucket where the next trim goes on */
     struct ns_entry *gone;
-    struct list used;  /* ns->dirs */
-    void *acl;         /* default ACL; NULL: none, or not read yet */
+    struct list used; /* ns->dirs */
+    void *acl;        /* default ACL; NULL: none, or not read yet */
     size_t acl_len;
 };
 
@@ -79,11 +79,11 @@ struct ns_inode {
     struct ns_inode *next; /* in its bucket */
     struct list rest;      /* ns->resting or ns->dead, or alone */
     uint64_t ino, birth;
-    uint64_t refs;         /* of faces */
-    uint32_t pins;         /* of calls without the lock, and of child directories */
+    uint64_t refs; /* of faces */
+    uint32_t pins; /* of calls without the lock, and of child directories */
     uint8_t state;
     uint32_t xattr_changes;
-    struct ns_stat st;     /* equals the record, but for ctime and used: those of accepted writes */
+    struct ns_stat st; /* equals the record, but for ctime and used: those of accepted writes */
     union {
         struct ns_dir *dir;
         struct {
@@ -96,16 +96,16 @@ struct ns_inode {
 
 struct ns {
     pthread_mutex_t lock;
-    pthread_cond_t changed;  /* LOADING, BUSY or frozen ended */
-    pthread_cond_t work;     /* for the worker */
+    pthread_cond_t changed; /* LOADING, BUSY or frozen ended */
+    pthread_cond_t work;    /* for the worker */
     pthread_t worker;
     struct cache *cache;
     struct obj_cont *cont;
     struct obj_pool *pool;
     bool read_only;
-    bool stop, working;      /* the worker: asked to end; busy, no need to wake it */
+    bool stop, working; /* the worker: asked to end; busy, no need to wake it */
     bool worker_started;
-    bool frozen;             /* a check walks the store: nothing may change it */
+    bool frozen; /* a check walks the store: nothing may change it */
     uint8_t hash_key[16];
     unsigned hash_bits;
 
@@ -113,21 +113,21 @@ struct ns {
     uint64_t bucket_mask;
     uint64_t inodes, bytes;
     uint64_t inode_bound, entry_bound;
-    struct list resting;     /* without refs and pins, least recently used first */
+    struct list resting; /* without refs and pins, least recently used first */
     uint64_t nresting;
     struct list dead;
     uint64_t orphans;        /* records in the META object */
     struct ns_orphan *found; /* at open, for the worker */
     size_t nfound;
 
-    struct list dirs;        /* with entries in memory, least recently used first */
+    struct list dirs; /* with entries in memory, least recently used first */
     uint64_t entries, complete;
     struct list files, settling;
     uint64_t nfiles;
 
     uint64_t number_next, number_end; /* [next, end) is ours, durably so */
-    bool reclaiming;         /* the worker, without the lock */
-    bool numbering;          /* the worker is at it, or has failed to */
+    bool reclaiming; /* the worker, without the lock */
+    bool numbering;  /* the worker is at it, or has failed to */
     struct ns_inode *root;
 };
 
@@ -135,19 +135,19 @@ struct ns_orphan {
     uint64_t ino, birth;
 };
 
-/* -- calls: call.c ----------------------------------------------------------------------------- */
+/* -- calls: call.c ---------------- */
 
 enum call_need {
     NEED_NOTHING,
-    NEED_WAIT,    /* somebody else is loading or publishing */
-    NEED_INODE,   /* ino, birth, dir */
-    NEED_RANGE,   /* dir, from, limit */
+    NEED_WAIT,  /* somebody else is loading or publishing */
+    NEED_INODE, /* ino, birth, dir */
+    NEED_RANGE, /* dir, from, limit */
     NEED_ROOM,
     NEED_NUMBERS,
-    NEED_PUBLISH, /* inode */
+    NEED_PUBLISH,  /* inode */
     NEED_TRUNCATE, /* inode, size */
-    NEED_USED,    /* inode */
-    NEED_XATTR,   /* inode, xattr.name */
+    NEED_USED,     /* inode */
+    NEED_XATTR,    /* inode, xattr.name */
 };
 
 /* A range of cookies that is known to this call although the directory is not known there. */
@@ -199,7 +199,7 @@ int call_commit(struct ns_call *c, struct obj_tx *tx);
 /* -EROFS, or 0. */
 int call_writable(struct ns_call *c);
 
-/* -- inodes: inode.c --------------------------------------------------------------------------- */
+/* -- inodes: inode.c ---------------- */
 
 int inode_table_open(struct ns *ns);
 void inode_table_close(struct ns *ns);
@@ -227,11 +227,12 @@ void inode_evict_some(struct ns *ns);
 void inode_attr(struct ns_inode *inode, struct dfe_attr *out);
 /* Takes the reference that the flags ask for. */
 void inode_answer(struct ns_call *c, struct ns_inode *inode, struct dfe_attr *out);
-/* The record with `st` for the inode; home is the directory that is the tx's home, 0: another object. */
+/* The record with `st` for the inode; home is the directory that is the tx's home, 0: another
+ * object. */
 int inode_put_record(struct obj_tx *tx, uint64_t home, const struct ns_inode *inode,
                      const struct ns_stat *st);
 
-/* -- directories in memory: dir.c --------------------------------------------------------------- */
+/* -- directories in memory: dir.c ---------------- */
 
 int dir_new(struct ns_inode *inode, struct ns_inode *parent, bool complete);
 void dir_free(struct ns_inode *inode);
@@ -253,7 +254,7 @@ void dir_trim_some(struct ns *ns);
 /* NEED_RANGE: at most limit entries from a cookie on. */
 int dir_load(struct ns_call *c);
 
-/* -- names: name.c ------------------------------------------------------------------------------ */
+/* -- names: name.c ---------------- */
 
 /* Where a name goes: a cookie, and what is in its place in memory. */
 struct name_slot {
@@ -278,13 +279,13 @@ int name_put(struct obj_tx *tx, uint64_t home, const struct name_slot *slot,
              const struct ns_entry *e);
 void name_apply_put(const struct name_slot *slot, struct ns_entry *e);
 /* ... of removing one (more: a slot of the same tx reaches beyond it) ... */
-int name_del(struct obj_tx *tx, uint64_t home, const struct ns_inode *dir,
-             const struct ns_entry *e, bool more);
+int name_del(struct obj_tx *tx, uint64_t home, const struct ns_inode *dir, const struct ns_entry *e,
+             bool more);
 /* ... and of pointing one to another inode. */
 int name_repoint(struct obj_tx *tx, uint64_t home, const struct ns_inode *dir,
                  const struct ns_entry *e, const struct ns_inode *to);
 
-/* -- the rest ------------------------------------------------------------------------------------ */
+/* -- the rest ---------------- */
 
 static inline unsigned tx_when(uint64_t home, uint64_t dir)
 {

@@ -209,8 +209,8 @@ int inode_need(struct ns_call *c, uint64_t ino, uint64_t birth, struct ns_inode 
     return 0;
 }
 
-/* The number stands in the table as LOADING meanwhile, so that nobody else loads, changes and evicts
- * it between our read and our insertion. */
+/* The number stands in the table as LOADING meanwhile, so that nobody else loads, changes and
+ * evicts it between our read and our insertion. */
 int inode_load(struct ns_call *c)
 {
     struct ns *ns = c->ns;

@@ -2,9 +2,10 @@
 /*
  * Names: hash, collisions, and the records of entries.
  *
- * A name lives at the first free cookie at or after its hash. Every record that it passed on the way
- * has MORE set, so that a search ends at the first record without it: in the ordinary case after
- * one. A record with MORE that is removed leaves a tombstone, which the next name to pass reuses.
+ * A name lives at the first free cookie at or after its hash. Every record that it passed on the
+ * way has MORE set, so that a search ends at the first record without it: in the ordinary case
+ * after one. A record with MORE that is removed leaves a tombstone, which the next name to pass
+ * reuses.
  */
 #include <errno.h>
 #include <string.h>
@@ -73,8 +74,7 @@ static int name_peek(struct ns_call *c, struct ns_inode *dir, uint64_t cookie, c
     int err;
 
     nsrec_key(&key, 'e', cookie, name, len);
-    err = obj_kv_get_nowait(c->ns->cont, nsrec_dir_id(dir->ino), &key.key, &rec, sizeof(rec),
-                            &got);
+    err = obj_kv_get_nowait(c->ns->cont, nsrec_dir_id(dir->ino), &key.key, &rec, sizeof(rec), &got);
     if (err == -ENOENT || err == -EINPROGRESS)
         return name_load(c, dir, cookie);
     if (!err)
@@ -194,8 +194,8 @@ void name_apply_put(const struct name_slot *slot, struct ns_entry *e)
     dir_insert(dir, e);
 }
 
-int name_del(struct obj_tx *tx, uint64_t home, const struct ns_inode *dir,
-             const struct ns_entry *e, bool more)
+int name_del(struct obj_tx *tx, uint64_t home, const struct ns_inode *dir, const struct ns_entry *e,
+             bool more)
 {
     int err = name_del_record(tx, home, dir, e->cookie, e->name, e->name_len);
 

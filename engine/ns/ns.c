@@ -36,8 +36,8 @@ static int format_put(struct obj_tx *tx, const struct nsrec_super *super, const 
 int ns_format(struct obj_cont *cont, const struct dfe_cred *cred, uint32_t mode)
 {
     int64_t now_ns = base_real_ns();
-    struct nsrec_super super = {
-        .version = NSREC_VERSION, .created_ns = (int64_t)htole64((uint64_t)now_ns)};
+    struct nsrec_super super = {.version = NSREC_VERSION,
+                                .created_ns = (int64_t)htole64((uint64_t)now_ns)};
     struct ns_stat st = {
         .mode = S_IFDIR | (mode & 07777),
         .uid = cred->uid,

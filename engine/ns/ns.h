@@ -23,28 +23,30 @@
 struct ns;
 
 struct ns_opts {
-    size_t size;                 /* sizeof */
-    uint64_t inode_bound;        /* cached unreferenced inodes; 0: 1,000,000 */
-    unsigned name_hash_bits;     /* tests make names collide; 0: 63 */
+    size_t size;             /* sizeof */
+    uint64_t inode_bound;    /* cached unreferenced inodes; 0: 1,000,000 */
+    unsigned name_hash_bits; /* tests make names collide; 0: 63 */
 };
 
 struct ns_info {
     uint64_t inodes_cached, inode_bytes; /* memory of cached inodes and their entries */
-    uint64_t dirs_complete;      /* directories wholly in memory */
+    uint64_t dirs_complete;              /* directories wholly in memory */
     uint64_t orphans;
 };
 
 /* Makes the root directory in an empty container; -EEXIST where there is one. (waits) */
 int ns_format(struct obj_cont *cont, const struct dfe_cred *cred, uint32_t mode);
-/* -ENODATA: no namespace in this container. Resumes interrupted work and reclaims orphans of a crash
- * (unless the container is read-only). (waits) */
-int ns_open(struct cache *cache, struct obj_cont *cont, const struct ns_opts *opts, struct ns **out);
+/* -ENODATA: no namespace in this container. Resumes interrupted work and reclaims orphans of a
+ * crash (unless the container is read-only). (waits) */
+int ns_open(struct cache *cache, struct obj_cont *cont, const struct ns_opts *opts,
+            struct ns **out);
 /* Publishes everything, drops references that faces left. (waits) */
 int ns_close(struct ns *ns);
 void ns_query(struct ns *ns, struct ns_info *out);
 
 int ns_ref(struct ns *ns, uint64_t ino);
-void ns_unref(struct ns *ns, uint64_t ino, uint64_t n); /* never blocks; reclaim happens elsewhere */
+/* Never blocks: what nobody uses any more is reclaimed elsewhere. */
+void ns_unref(struct ns *ns, uint64_t ino, uint64_t n);
 
 int ns_lookup(struct ns *ns, uint64_t dir, const char *name, size_t name_len, unsigned flags,
               struct dfe_attr *out);
@@ -69,8 +71,8 @@ int ns_rename(struct ns *ns, uint64_t dir, const char *name, size_t name_len, ui
               const char *new_name, size_t new_name_len, unsigned flags);
 
 /* A page of entries after cookie (0: the start) as dfe_dirent records; "." and ".." are not among
- * them. Returns bytes used, 0 at the end, -EINVAL where cap cannot hold one entry. With DFE_REF every
- * returned inode has one reference more. */
+ * them. Returns bytes used, 0 at the end, -EINVAL where cap cannot hold one entry. With DFE_REF
+ * every returned inode has one reference more. */
 ssize_t ns_readdir(struct ns *ns, uint64_t dir, uint64_t cookie, void *page, size_t cap,
                    unsigned flags);
 /* The parent of a directory (".."), for faces that walk paths. */
@@ -100,8 +102,8 @@ int ns_removexattr(struct ns *ns, uint64_t ino, const char *name, size_t name_le
 
 int ns_statfs(struct ns *ns, struct dfe_statfs *out);
 
-/* Walks the tree: every entry has an inode, every inode its links, every file's data lies within its
- * size; with what obj_check finds. Returns the number of faults. (waits) */
+/* Walks the tree: every entry has an inode, every inode its links, every file's data lies within
+ * its size; with what obj_check finds. Returns the number of faults. (waits) */
 int ns_check(struct ns *ns, bool data, obj_fault_fn fn,
              void (*progress)(uint64_t done, uint64_t total, void *arg), void *arg);
 

@@ -160,6 +160,6 @@ int nsrec_entry_decode(uint64_t dir, const struct obj_key *key, const void *buf,
         goto bad;
     return 0;
 bad:
-    return base_fail(-EUCLEAN, "directory %llu: bad entry at cookie %llu",
-                     (unsigned long long)dir, (unsigned long long)cookie);
+    return base_fail(-EUCLEAN, "directory %llu: bad entry at cookie %llu", (unsigned long long)dir,
+                     (unsigned long long)cookie);
 }

@@ -19,7 +19,7 @@ struct reclaim {
     struct ns_inode *inode; /* DEAD and in memory, or NULL: found at open */
     struct cache_file *file;
     uint32_t mode;
-    bool stale;             /* only the orphan's record is wrong */
+    bool stale; /* only the orphan's record is wrong */
 };
 
 void worker_kick(struct ns *ns)

@@ -32,8 +32,7 @@ int xattr_del(struct obj_tx *tx, uint64_t home, const struct ns_inode *inode, co
     return obj_tx_del(tx, tx_when(home, inode->birth), nsrec_dir_id(inode->birth), &key.key);
 }
 
-static int xattr_keep(struct call_xattr *x, const struct ns_inode *inode, uint32_t changes,
-                      int err)
+static int xattr_keep(struct call_xattr *x, const struct ns_inode *inode, uint32_t changes, int err)
 {
     if (err == -ENOENT)
         err = -ENODATA;
@@ -122,7 +121,7 @@ static bool xattr_is_acl(const char *name)
     return name[0] == 's' && name[1] == 'y';
 }
 
-/* -- get and list ----------------------------------------------------------------------------------- */
+/* -- get and list ---------------- */
 
 static int getxattr_locked(struct ns_call *c, uint64_t ino, const char *name, void *value,
                            size_t cap)
@@ -212,7 +211,7 @@ int ns_listxattr(struct ns *ns, uint64_t ino, char *names, size_t cap, unsigned 
     return err ? err : (int)scan.used;
 }
 
-/* -- set and remove ---------------------------------------------------------------------------------- */
+/* -- set and remove ---------------- */
 
 struct xattr_args {
     uint64_t ino;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A POSIX tree that is obviously right: fixed arrays, copied as a whole. Tests run the same calls on
- * it and on the namespace, and compare. */
+/* A POSIX tree that is obviously right: fixed arrays, copied as a whole. Tests run the same calls
+ * on it and on the namespace, and compare. */
 #ifndef DFE_TEST_NS_SHADOW_H
 #define DFE_TEST_NS_SHADOW_H
 
@@ -13,8 +13,8 @@
 struct shadow_node {
     uint64_t ino;
     uint32_t mode, nlink;
-    int16_t parent;               /* of a directory */
-    int16_t entry[SHADOW_NAMES];  /* node by name, 0: none */
+    int16_t parent;              /* of a directory */
+    int16_t entry[SHADOW_NAMES]; /* node by name, 0: none */
 };
 
 /* Node 1 is the root; nlink 0 is a free place. */
@@ -23,7 +23,8 @@ struct shadow {
 };
 
 void shadow_init(struct shadow *s, uint32_t root_mode);
-/* 0 and the new node, or the errno that the call must have. -ENFILE: the shadow is full, skip it. */
+/* 0 and the new node, or the errno that the call must have. -ENFILE: the shadow is full, skip it.
+ */
 int shadow_create(struct shadow *s, int dir, int name, uint32_t mode, int *node);
 int shadow_link(struct shadow *s, int node, int dir, int name);
 int shadow_remove(struct shadow *s, int dir, int name, bool rmdir);

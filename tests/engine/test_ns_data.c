@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* File data through the namespace: sizes, times, space, what a crash leaves, unlink while in use. */
+/* File data through the namespace: sizes, times, space, what a crash leaves, unlink while in use.
+ */
 #include "base/clock.h"
 #include "base/limits.h"
 #include "ns_help.h"

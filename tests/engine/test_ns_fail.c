@@ -163,7 +163,6 @@ static void quiet(int level, const char *text, void *arg)
     (void)level, (void)text, (void)arg;
 }
 
-
 int main(void)
 {
     base_log_set(quiet, NULL);

@@ -37,7 +37,8 @@ static void test_create(void)
     CHECK_EQ(ns_mknod(w.ns, ROOT, N("l"), S_IFLNK, 0, &USER_CRED, 0, &attr), -EINVAL);
     CHECK_EQ(ns_mknod(w.ns, ROOT, N("\n\xff"), S_IFSOCK | 0600, 7, &USER_CRED, 0, &attr), 0);
     CHECK_EQ(attr.rdev, 0);
-    CHECK_EQ(ns_mknod(w.ns, ROOT, N("dev"), S_IFCHR | 0600, makedev(1, 3), &ROOT_CRED, 0, &attr), 0);
+    CHECK_EQ(ns_mknod(w.ns, ROOT, N("dev"), S_IFCHR | 0600, makedev(1, 3), &ROOT_CRED, 0, &attr),
+             0);
     CHECK_EQ(attr_of(&w, attr.ino).rdev, makedev(1, 3));
     CHECK_EQ(ns_mknod(w.ns, ROOT, N("fifo"), S_IFIFO | 0600, 0, &ROOT_CRED, 0, &attr), 0);
     dir = make_dir(&w, ROOT, "d");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random calls on the namespace and on a shadow tree, with colliding names, stores that make callers
- * wait, caches that evict, reopening, and power failures: after one, the tree is that of some moment
- * between the last sync and the failure.
+ * Random calls on the namespace and on a shadow tree, with colliding names, stores that make
+ * callers wait, caches that evict, reopening, and power failures: after one, the tree is that of
+ * some moment between the last sync and the failure.
  */
 #include <stdbool.h>
 
@@ -63,7 +63,7 @@ static uint64_t resolve(const struct shadow *s, int node)
     return attr.ino;
 }
 
-/* -- comparing ---------------------------------------------------------------------------------- */
+/* -- comparing ---------------- */
 
 static bool same_attr(const struct shadow_node *n, const struct dfe_attr *attr, unsigned entries)
 {
@@ -114,11 +114,12 @@ static bool same(const struct shadow *s)
     return same_attr(&s->node[1], &attr, shadow_entries(s, 1)) && same_dir(s, 1, NS_ROOT_INO);
 }
 
-/* -- steps ---------------------------------------------------------------------------------------- */
+/* -- steps ---------------- */
 
 static void step_create(unsigned flags)
 {
-    static const uint32_t modes[] = {S_IFREG | 0644, S_IFDIR | 0755, S_IFLNK | 0777, S_IFIFO | 0600};
+    static const uint32_t modes[] = {S_IFREG | 0644, S_IFDIR | 0755, S_IFLNK | 0777,
+                                     S_IFIFO | 0600};
     uint32_t mode = modes[pick(4)];
     int dir = pick_dir(), name = (int)pick(SHADOW_NAMES), node = 0, want, got;
     struct shadow before = now;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Listing: whatever comes and goes meanwhile, what stays is seen exactly once; from memory, from the
- * store, and from a directory that memory cannot hold. */
+/* Listing: whatever comes and goes meanwhile, what stays is seen exactly once; from memory, from
+ * the store, and from a directory that memory cannot hold. */
 #include <stdbool.h>
 
 #include "ns_help.h"

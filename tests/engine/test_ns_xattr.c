@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Extended attributes and POSIX ACLs: limits, flags, what follows the mode and what the mode follows. */
+/* Extended attributes and POSIX ACLs: limits, flags, what follows the mode and what the mode
+ * follows. */
 #include "base/words.h"
 #include "ns_help.h"
 
@@ -84,7 +85,7 @@ static void test_list(void)
     CHECK_EQ(world_check(&w), 0);
 }
 
-/* -- ACLs ------------------------------------------------------------------------------------------ */
+/* -- ACLs ---------------- */
 
 struct ace {
     unsigned tag, perm, id;
