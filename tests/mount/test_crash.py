@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from crash_model import MOUNT_IS_GONE, Workload, check, observe
+from harness import Mount
 
 ROUNDS = int(os.environ.get("DFUSEPY_CRASH_ROUNDS", "50"))
 # The commit interval is 1 s; the rest is for a slow, shared machine.
@@ -38,7 +39,7 @@ def sync_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def killed_after(mnt, delay_s: float):
+def killed_after(mnt: Mount, delay_s: float):
     """Kills the mount's process `delay_s` from now; yields a list that then holds the moment."""
     moment: list[float] = []
 
@@ -54,13 +55,13 @@ def killed_after(mnt, delay_s: float):
         timer.join()
 
 
-def recover(mnt) -> None:
+def recover(mnt: Mount) -> None:
     faults = mnt.check()
     assert faults == [], faults
     mnt.mount()
 
 
-def test_what_a_crash_leaves(mnt, seed: int) -> None:
+def test_what_a_crash_leaves(mnt: Mount, seed: int) -> None:
     rng = random.Random(seed)
     for number in range(ROUNDS):
         folder = mnt.path / f"round-{number}"
@@ -82,7 +83,7 @@ def test_what_a_crash_leaves(mnt, seed: int) -> None:
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal"])
-def test_a_database_keeps_every_committed_transaction(mnt, seed: int, journal: str) -> None:
+def test_a_database_keeps_every_committed_transaction(mnt: Mount, seed: int, journal: str) -> None:
     rng = random.Random(seed)
     path = mnt.path / "data.db"
     committed = -1
@@ -107,7 +108,7 @@ def test_a_database_keeps_every_committed_transaction(mnt, seed: int, journal: s
         committed = len(found) - 1
 
 
-def test_trees_copied_while_killed(mnt, seed: int, tmp_path: Path) -> None:
+def test_trees_copied_while_killed(mnt: Mount, seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     source = tmp_path / "source"
     source.mkdir()
@@ -125,7 +126,7 @@ def test_trees_copied_while_killed(mnt, seed: int, tmp_path: Path) -> None:
         shutil.rmtree(target, ignore_errors=True)
 
 
-def test_errors_of_a_dead_mount_are_clear(mnt) -> None:
+def test_errors_of_a_dead_mount_are_clear(mnt: Mount) -> None:
     mnt.kill()
     with pytest.raises(OSError) as error:
         (mnt.path / "x").write_bytes(b"")

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from harness import Mount
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -248,7 +249,7 @@ def assert_same_behaviour(here: Path, there: Path, calls: list[tuple[object, ...
             player.close()
 
 
-def test_random_calls_behave_as_on_the_host(mnt, tmp_path: Path) -> None:
+def test_random_calls_behave_as_on_the_host(mnt: Mount, tmp_path: Path) -> None:
     @settings(
         max_examples=int(os.environ.get("DFUSEPY_EXAMPLES", "300")),
         deadline=None,
@@ -281,7 +282,7 @@ def test_random_calls_behave_as_on_the_host(mnt, tmp_path: Path) -> None:
     play()
 
 
-def test_calls_survive_a_remount(mnt, tmp_path: Path) -> None:
+def test_calls_survive_a_remount(mnt: Mount, tmp_path: Path) -> None:
     """The tree is the same again when the pool has been closed and opened."""
 
     @settings(

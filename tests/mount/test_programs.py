@@ -17,6 +17,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from harness import Mount
 
 PROJECT = Path(__file__).resolve().parents[2]
 GIT_ENV = {
@@ -29,12 +30,16 @@ GIT_ENV = {
 }
 
 
-def run(*command: str | Path, cwd: Path | None = None, timeout: float = 300) -> str:
+def run(
+    *command: str | Path, cwd: Path | None = None, timeout: float = 300, **environment: str
+) -> str:
     """Runs a program that must succeed; returns what it printed."""
+    # meson and ninja are beside the interpreter.
+    tools = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env=os.environ | GIT_ENV,
+        env=os.environ | GIT_ENV | tools | environment,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -125,7 +130,7 @@ def source_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("how", ["cp", "tar", "rsync"])
-def test_tree_copied_whole(mnt, source_tree: Path, tmp_path: Path, how: str) -> None:
+def test_tree_copied_whole(mnt: Mount, source_tree: Path, tmp_path: Path, how: str) -> None:
     target = mnt.path / "copy"
     if how == "cp":
         run("cp", "-a", source_tree, target)
@@ -144,13 +149,13 @@ def test_tree_copied_whole(mnt, source_tree: Path, tmp_path: Path, how: str) -> 
     assert os.stat(target / "odd/sparse").st_blocks * 512 < 10 << 20
 
 
-def test_rsync_sees_nothing_to_do_the_second_time(mnt, source_tree: Path) -> None:
+def test_rsync_sees_nothing_to_do_the_second_time(mnt: Mount, source_tree: Path) -> None:
     run("rsync", "-aHAX", f"{source_tree}/", f"{mnt.path}/copy/")
     mnt.remount()
     assert run("rsync", "-aHAX", "--itemize-changes", f"{source_tree}/", f"{mnt.path}/copy/") == ""
 
 
-def test_git_clone_commit_gc_fsck(mnt, tmp_path: Path) -> None:
+def test_git_clone_commit_gc_fsck(mnt: Mount, tmp_path: Path) -> None:
     origin = PROJECT
     if not (PROJECT / ".git").exists():
         origin = tmp_path / "origin"
@@ -172,32 +177,24 @@ def test_git_clone_commit_gc_fsck(mnt, tmp_path: Path) -> None:
     run("git", "fsck", "--full", "--strict", cwd=clone)
 
 
-def test_the_engine_builds_and_passes_its_tests_on_the_mount(mnt) -> None:
+def test_the_engine_builds_and_passes_its_tests_on_the_mount(mnt: Mount) -> None:
     source = mnt.path / "source"
     source.mkdir()
     for name in ("engine", "tests", "dfusepy", "cli", "meson.build", "meson.options"):
         path = PROJECT / name
         (shutil.copytree if path.is_dir() else shutil.copy2)(path, source / name)
-    build = mnt.path / "build"
-    run("meson", "setup", build, source, "-Dtests=true", "-Dbuildtype=debugoptimized")
-    run("meson", "compile", "-C", build, timeout=600)
-    scratch = mnt.path / "tmp"
+    build, scratch = mnt.path / "build", mnt.path / "tmp"
     scratch.mkdir()
-    done = subprocess.run(
-        ["meson", "test", "-C", str(build), "--no-rebuild", "--suite", "quick"],
-        env=os.environ | {"TMPDIR": str(scratch)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-    ok = re.search(r"^Ok:\s+(\d+)", done.stdout, re.MULTILINE)
-    assert ok is not None
-    assert int(ok.group(1)) > 0
+    run("meson", "setup", build, source, "-Dtests=true")
+    run("meson", "compile", "-C", build, timeout=600)
+    told = run("meson", "test", "-C", build, "--no-rebuild", TMPDIR=str(scratch), timeout=900)
+    passed = re.search(r"^Ok:\s+(\d+)", told, re.MULTILINE)
+    assert passed is not None
+    assert int(passed.group(1)) > 20
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal"])
-def test_sqlite(mnt, journal: str) -> None:
+def test_sqlite(mnt: Mount, journal: str) -> None:
     database = mnt.path / "data.db"
     with sqlite3.connect(database) as db:
         assert db.execute(f"pragma journal_mode={journal}").fetchone() == (journal,)
@@ -226,7 +223,7 @@ def test_sqlite(mnt, journal: str) -> None:
     assert rows == [(k, bytes([k % 256]) * (k % 3000)) for k in range(2000) if k % 3]
 
 
-def test_sparse_file_of_one_tebibyte(mnt) -> None:
+def test_sparse_file_of_one_tebibyte(mnt: Mount) -> None:
     path = mnt.path / "sparse"
     size = 1 << 40
     marks = {0: b"start", (size // 2) - 3: b"across a boundary", size - 3: b"end"}
@@ -249,7 +246,7 @@ def test_sparse_file_of_one_tebibyte(mnt) -> None:
     os.close(fd)
 
 
-def test_large_directory_listed_while_half_of_it_goes(mnt) -> None:
+def test_large_directory_listed_while_half_of_it_goes(mnt: Mount) -> None:
     folder = mnt.path / "large"
     folder.mkdir()
     count = 100_000
@@ -273,7 +270,7 @@ def test_large_directory_listed_while_half_of_it_goes(mnt) -> None:
     assert set(os.listdir(folder)) == stayed
 
 
-def test_files_used_after_unlink_and_rename_over(mnt) -> None:
+def test_files_used_after_unlink_and_rename_over(mnt: Mount) -> None:
     def use(fd: int, expected: bytes) -> None:
         assert os.pread(fd, 100, 0) == expected
         os.pwrite(fd, b"more", len(expected))
@@ -301,7 +298,7 @@ def test_files_used_after_unlink_and_rename_over(mnt) -> None:
     assert os.listdir(mnt.path) == ["kept"]
 
 
-def test_fio_verifies_random_writes(mnt) -> None:
+def test_fio_verifies_random_writes(mnt: Mount) -> None:
     words = [
         "--directory",
         str(mnt.path),
@@ -345,7 +342,7 @@ def cpython_failures(folder: Path) -> set[str]:
     return set(re.findall(r"^(?:FAIL|ERROR): (.*)$", done.stdout, re.MULTILINE))
 
 
-def test_cpython_s_own_tests(mnt, tmp_path: Path) -> None:
+def test_cpython_s_own_tests(mnt: Mount, tmp_path: Path) -> None:
     if subprocess.run(
         [sys.executable, "-c", "import test.test_os"], capture_output=True
     ).returncode:
