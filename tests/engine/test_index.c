@@ -236,7 +236,7 @@ static void flips(void)
     index_close(ix);
     fd = open(file, O_RDWR);
     CHECK(fd >= 0 && fstat(fd, &st) == 0);
-    for (int i = 0; i < 600; i++) {
+    for (int i = 0; i < 300; i++) {
         off_t at = (off_t)(test_rand(&seed) % (uint64_t)st.st_size);
         uint8_t was, now;
         if (i % 3 == 0)
@@ -252,7 +252,7 @@ static void flips(void)
         CHECK_EQ(pwrite(fd, &was, 1, at), 1);
     }
     fprintf(stderr,
-            "600 flips: %u without effect, %u told, %u refused at open, %u wrongly absent, "
+            "300 flips: %u without effect, %u told, %u refused at open, %u wrongly absent, "
             "%u crashed\n",
             tally.right, tally.told, tally.refused, tally.absent, tally.crashed);
     CHECK(tally.absent == 0 && tally.crashed == 0);
@@ -270,7 +270,7 @@ static void changes(void)
     struct index_tx *tx;
     struct key k;
 
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 40; round++) {
         uint64_t base = test_rand(&seed) % N, many = test_rand(&seed) % 800;
         bool commit = test_rand(&seed) % 8, grow = (round / 15) % 2 == 0;
         memcpy(next, gen, sizeof(gen));
