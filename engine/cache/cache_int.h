@@ -33,9 +33,9 @@
 #define SLOT_ORDER_MAX 8u /* log2 of blocks: 1 MiB */
 #define COW_ORDER 4u      /* 64 KiB */
 
-/* A publication is one transaction of at most DFE_TX_BYTES of records. A file whose next one would
- * need this much is published now (KICK) or by its next writer (BOUND). Each run may split an extent
- * of 1 MiB: its checksums are then written again, and once more where a snapshot keeps it. */
+/* A publication is one transaction of at most DFE_TX_BYTES of records. A file whose next one needs
+ * this much is published now (KICK) or by its next writer (BOUND). Each run may split an extent of
+ * 1 MiB: its checksums are then written again, and once more where a snapshot keeps it. */
 #define TX_COST_KICK (1u << 20)
 #define TX_COST_BOUND (5u << 19)
 #define TX_RUN_COST 1536u
