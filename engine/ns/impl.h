@@ -32,7 +32,7 @@
 /* The first cookies are left to the faces ("." and ".."). */
 #define NS_COOKIE_FIRST 16u
 #define NS_COOKIE_END (UINT64_C(1) << 63)
-/* A directory up to this is loaded whole at the first miss; larger ones as they are listed. */
+/* A directory up to this is loaded whole at the first miss; larger ones piece by piece. */
 #define NS_SMALL_DIR 4096u
 /* Entries of one readdir page, and of one load for it: bounds the time under the lock. */
 #define NS_PAGE_ENTRIES 512u
@@ -184,6 +184,7 @@ struct ns_call {
     uint64_t size, old_size;
     uint64_t missing; /* inode whose record is not there */
     bool published, truncated;
+    bool advanced; /* has loaded a piece of a directory */
     struct call_range ranges[2];
     unsigned range_next;
     struct call_xattr xattr;

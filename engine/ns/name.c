@@ -53,14 +53,18 @@ static bool name_is(const struct ns_entry *e, const char *name, size_t len)
            memcmp(e->name, name, len) == 0;
 }
 
-/* A small directory becomes known as a whole, of a large one the place in question. */
+/* A small directory becomes known as a whole. Of a larger one, each call that has to wait learns a
+ * piece, so that some calls later nobody waits; and then the place in question. Of one that memory
+ * cannot hold, the place alone. */
 static int name_load(struct ns_call *c, struct ns_inode *dir, uint64_t cookie)
 {
     bool small = dir->st.size <= NS_SMALL_DIR;
+    bool piece = !c->advanced && dir->st.size <= c->ns->entry_bound / 4;
 
     c->dir = dir;
-    c->from = small ? dir->dir->known_to : cookie;
-    c->limit = small ? 2 * NS_SMALL_DIR : 4;
+    c->from = small || piece ? dir->dir->known_to : cookie;
+    c->limit = small ? 2 * NS_SMALL_DIR : piece ? NS_SMALL_DIR / 2 : 4;
+    c->advanced = true;
     return call_need(c, NEED_RANGE);
 }
 
