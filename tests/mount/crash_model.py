@@ -14,41 +14,80 @@ tree found after recovery against the log of operations:
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import random
 import stat
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 MOUNT_IS_GONE = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENODEV}
 MAX_FILE_BYTES = 96 * 1024
 MAX_NAMES = 150
+PAGE_BYTES = 4096
 
 # A name's state: ("d", mode), ("f", mode, inode) or ("l", target); None: there is no such name.
 Entry = tuple[object, ...] | None
 
 
 @dataclass
-class Moment:
-    """A file's data after operation number `op`."""
+class Edit:
+    """One change of a file's data: a write of `size` bytes made from `seed`, or a truncation."""
 
     op: int
+    offset: int
     size: int
-    digest: bytes
+    seed: int | None = None
+
+    def data(self) -> bytes:
+        return random.Random(self.seed).randbytes(self.size)
 
 
 @dataclass
 class FileHistory:
-    data: bytearray = field(default_factory=bytearray)
-    moments: list[Moment] = field(default_factory=list)
+    size: int = 0
+    edits: list[Edit] = field(default_factory=list)
     synced_op: int = -1
     renamed_over: list[int] = field(default_factory=list)
 
-    def remember(self, op: int) -> None:
-        digest = hashlib.blake2b(self.data, digest_size=12).digest()
-        self.moments.append(Moment(op, len(self.data), digest))
+    def note(self, edit: Edit) -> None:
+        self.edits.append(edit)
+        self.size = edit.offset if edit.seed is None else max(self.size, edit.offset + edit.size)
+
+    def last_edit(self, op: int = sys.maxsize) -> int:
+        """The operation that made the data which the file had after operation `op`."""
+        return max((edit.op for edit in self.edits if edit.op <= op), default=-1)
+
+    def moments(self, least: int) -> Iterator[bytes]:
+        """What the file held from the edit of operation `least` on. The kernel may cut a write at
+        page boundaries: what it left after each part is a moment too."""
+        data = bytearray()
+        if least < 0:
+            yield bytes(data)
+        for edit in self.edits:
+            if edit.seed is not None:
+                yield from self.write(data, edit, edit.op >= least)
+            else:
+                del data[edit.offset :]
+                data.extend(bytes(edit.offset - len(data)))
+            if edit.op >= least:
+                yield bytes(data)
+
+    def write(self, data: bytearray, edit: Edit, tell: bool) -> Iterator[bytes]:
+        """Carries out a write part by part."""
+        content = edit.data()
+        done = 0
+        if len(data) < edit.offset:
+            data.extend(bytes(edit.offset - len(data)))
+        while done < edit.size:
+            at = edit.offset + done
+            part = min(PAGE_BYTES - at % PAGE_BYTES, edit.size - done)
+            data[at : at + part] = content[done : done + part]
+            done += part
+            if tell and done < edit.size:
+                yield bytes(data)
 
 
 @dataclass
@@ -160,54 +199,40 @@ class Workload:
         finally:
             os.close(fd)
         self.ops[-1].changes = {name: ("f", 0o644, inode)}
-        history = FileHistory()
-        history.remember(self.now)
-        self.files[inode] = history
+        self.files[inode] = FileHistory()
         self.end()
 
-    def put(self, name: str, offset: int, data: bytes) -> None:
-        history = self.history(name)
-        self.begin(f"write {name} {offset}+{len(data)}", {})
-        if len(history.data) < offset:
-            history.data.extend(bytes(offset - len(history.data)))
-        history.data[offset : offset + len(data)] = data
-        history.remember(self.now)
+    def put(self, name: str, offset: int) -> None:
+        size = self.rng.choice([1, 100, 4095, 4096, 4097, 20000, 60000])
+        self.begin(f"write {name} {offset}+{size}", {})
+        edit = Edit(self.now, offset, size, seed=self.now)
+        self.history(name).note(edit)
         fd = os.open(self.path(name), os.O_WRONLY)
         try:
-            assert os.pwrite(fd, data, offset) == len(data)
+            if os.pwrite(fd, edit.data(), offset) < size:
+                raise OSError(errno.ENOTCONN, "the mount went away between two parts of a write")
         finally:
             os.close(fd)
         self.end()
 
-    def random_bytes(self) -> bytes:
-        size = self.rng.choice([1, 100, 4095, 4096, 4097, 20000, 60000])
-        return self.rng.randbytes(size)
-
     def write(self) -> None:
         name = self.some("f")
-        if name is None:
-            return
-        size = len(self.history(name).data)
-        if size < MAX_FILE_BYTES:
-            self.put(name, size, self.random_bytes())
+        if name is not None and self.history(name).size < MAX_FILE_BYTES:
+            self.put(name, self.history(name).size)
 
     def overwrite(self) -> None:
         name = self.some("f")
         if name is not None:
-            self.put(name, self.rng.randrange(MAX_FILE_BYTES // 2), self.random_bytes())
+            self.put(name, self.rng.randrange(MAX_FILE_BYTES // 2))
 
     def truncate(self) -> None:
         name = self.some("f")
         if name is None:
             return
         history = self.history(name)
-        size = self.rng.choice([0, 1, 4096, len(history.data) // 2, 70000])
+        size = self.rng.choice([0, 1, 4096, history.size // 2, 70000])
         self.begin(f"truncate {name} {size}", {})
-        if size < len(history.data):
-            del history.data[size:]
-        else:
-            history.data.extend(bytes(size - len(history.data)))
-        history.remember(self.now)
+        history.note(Edit(self.now, size, 0))
         os.truncate(self.path(name), size)
         self.end()
 
@@ -223,7 +248,7 @@ class Workload:
         finally:
             os.close(fd)
         self.end()
-        history.synced_op = history.moments[-1].op
+        history.synced_op = history.last_edit()
         self.synced_op = self.now
 
     def fsync_dir(self) -> None:
@@ -306,10 +331,10 @@ class Workload:
         self.end()
 
 
-def observe(root: Path) -> tuple[dict[str, Entry], dict[int, tuple[int, bytes]]]:
-    """The tree under `root` as Workload remembers trees, and each file's size and digest."""
+def observe(root: Path) -> tuple[dict[str, Entry], dict[int, bytes]]:
+    """The tree under `root` as Workload remembers trees, and each file's data."""
     names: dict[str, Entry] = {}
-    data: dict[int, tuple[int, bytes]] = {}
+    data: dict[int, bytes] = {}
     pending = [""]
     while pending:
         folder = pending.pop()
@@ -327,8 +352,7 @@ def observe(root: Path) -> tuple[dict[str, Entry], dict[int, tuple[int, bytes]]]
                     names[name] = ("f", mode, status.st_ino)
                     content = Path(entry.path).read_bytes()
                     assert len(content) == status.st_size
-                    digest = hashlib.blake2b(content, digest_size=12).digest()
-                    data[status.st_ino] = (len(content), digest)
+                    data[status.st_ino] = content
     return names, data
 
 
@@ -358,41 +382,27 @@ def matching_prefixes(ops: list[Op], found: dict[str, Entry]) -> list[int]:
 def check(
     work: Workload,
     found: dict[str, Entry],
-    data: dict[int, tuple[int, bytes]],
+    data: dict[int, bytes],
     killed_at: float,
     grace_s: float,
 ) -> None:
     """Asserts the four promises for what was found after the crash."""
-    old_ops = [n for n, op in enumerate(work.ops) if op.finished < killed_at - grace_s]
-    oldest_allowed = max([work.synced_op, *old_ops[-1:]])
-    prefixes = [k for k in matching_prefixes(work.ops, found) if k >= oldest_allowed]
+    old_ops = [number for number, op in enumerate(work.ops) if op.finished < killed_at - grace_s]
+    last_old_op = old_ops[-1] if old_ops else -1
+    oldest_allowed = max(work.synced_op, last_old_op)
+    matching = matching_prefixes(work.ops, found)
+    prefixes = [number for number in matching if number >= oldest_allowed]
     assert prefixes, (
-        f"(a) the names are no prefix of the {len(work.ops)} operations from number "
-        f"{oldest_allowed} on; matching ones: {matching_prefixes(work.ops, found)[-3:]}"
+        f"(a) the names are no prefix of the {len(work.ops)} operations that includes number "
+        f"{oldest_allowed}; they match {matching[-3:]}"
     )
-    prefix = prefixes[0]
-    for inode, (size, digest) in data.items():
+    for inode, content in data.items():
         history = work.files.get(inode)
         if history is None:  # created by the operation that the crash interrupted
-            assert size == 0
+            assert content == b""
             continue
-        least = max([history.synced_op, *[n for n in history.renamed_over if n <= prefix]])
-        written_long_ago = [m.op for m in history.moments if m.op in range(oldest_of(old_ops))]
-        least_moment = last_moment_at(history, least)
-        if written_long_ago:
-            least_moment = max(least_moment, last_moment_at(history, written_long_ago[-1]))
-        allowed = [m for m in history.moments if m.op >= least_moment]
-        assert any((m.size, m.digest) == (size, digest) for m in allowed), (
-            f"(b) inode {inode}: {size} bytes that are no moment from operation {least_moment} on"
+        published = [op for op in history.renamed_over if op <= prefixes[0]]
+        least = max(history.synced_op, history.last_edit(max([last_old_op, *published])))
+        assert any(content == moment for moment in history.moments(least)), (
+            f"(b) inode {inode}: {len(content)} bytes that are no moment from operation {least} on"
         )
-
-
-def oldest_of(old_ops: list[int]) -> int:
-    """Operations with numbers below this are older than the grace."""
-    return old_ops[-1] + 1 if old_ops else 0
-
-
-def last_moment_at(history: FileHistory, op: int) -> int:
-    """The operation that made the data which the file had after operation `op`."""
-    made = [m.op for m in history.moments if m.op <= op]
-    return made[-1] if made else -1
