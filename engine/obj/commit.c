@@ -204,9 +204,6 @@ static int compute(struct obj_tx *tx)
         return WANTS;
     if (rc != 0)
         return rc;
-    if (tx->rec.len > JOURNAL_RECORD_BYTES)
-        return base_refuse(-E2BIG, "a transaction makes a journal record of %zu bytes; the limit is "
-                           "%u", tx->rec.len, JOURNAL_RECORD_BYTES);
     h.n_ops = htole32(tx->n_rec);
     h.epoch = htole64(tx->epoch);
     memcpy(tx->rec.p, &h, sizeof(h));

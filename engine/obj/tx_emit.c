@@ -7,13 +7,22 @@ static bool keeps_delta(const struct obj_tx *tx)
     return tx->reads_own || (tx->crec && tx->crec->n_snaps > 0);
 }
 
+/* Room for one op. A record that would not fit the journal is refused before it takes memory. */
+static int rec_room(struct obj_tx *tx, size_t len)
+{
+    if (tx->rec.len + len > JOURNAL_RECORD_BYTES)
+        return base_refuse(-E2BIG, "a transaction needs a journal record of over %u bytes",
+                           JOURNAL_RECORD_BYTES);
+    return bytes_room(&tx->rec, len);
+}
+
 int emit_put(struct obj_tx *tx, const void *key, size_t klen, const void *val, size_t vlen,
              const uint64_t *birth)
 {
     size_t len = vlen + (birth ? FMT_BIRTH_BYTES : 0);
     struct rec_kv h = {.op = REC_PUT, .klen = htole16((uint16_t)klen),
                        .vlen = htole32((uint32_t)len)};
-    int rc = bytes_room(&tx->rec, sizeof(h) + klen + len);
+    int rc = rec_room(tx, sizeof(h) + klen + len);
     size_t at;
 
     if (rc < 0)
@@ -35,7 +44,7 @@ int emit_put(struct obj_tx *tx, const void *key, size_t klen, const void *val, s
 int emit_del(struct obj_tx *tx, const void *key, size_t klen)
 {
     struct rec_kv h = {.op = REC_DEL, .klen = htole16((uint16_t)klen)};
-    int rc = bytes_room(&tx->rec, sizeof(h) + klen);
+    int rc = rec_room(tx, sizeof(h) + klen);
     size_t at;
 
     if (rc < 0)
@@ -53,7 +62,7 @@ int emit_blk(struct obj_tx *tx, uint8_t op, uint64_t blk, uint32_t n, const void
 {
     struct rec_blk h = {.op = op, .n = htole32(n), .blk = htole64(blk)};
     size_t len = data ? (size_t)n << DFE_BLOCK_SHIFT : 0;
-    int rc = bytes_room(&tx->rec, sizeof(h) + len);
+    int rc = rec_room(tx, sizeof(h) + len);
 
     if (rc < 0)
         return rc;

@@ -113,8 +113,80 @@ static void counters(void)
     rig_destroy(&rig);
 }
 
+static int count(const struct obj_key *key, const void *value, size_t len, void *arg)
+{
+    ++*(unsigned *)arg;
+    return 0;
+}
+
+static unsigned keys(struct obj_cont *cont, uint64_t oid)
+{
+    unsigned n = 0;
+
+    CHECK_EQ(obj_kv_scan(cont, rig_oid(oid), NULL, 0, count, &n), 0);
+    return n;
+}
+
+static int scan_object(struct obj_id oid, void *arg)
+{
+    ++*(unsigned *)arg;
+    return 0;
+}
+
+static unsigned objects(struct obj_cont *cont)
+{
+    unsigned n = 0;
+
+    CHECK_EQ(obj_scan_objects(cont, NULL, scan_object, &n), 0);
+    return n;
+}
+
+/* More keys than one transaction removes: gone at once, kept for a snapshot, and what comes later stays,
+ * also when the pool is closed in between. */
+static void long_punch(void)
+{
+    struct obj_cont *old;
+    struct obj_tx *tx;
+    char name[16];
+
+    rig_make(&rig, "punch", NULL, 64);
+    for (unsigned i = 0; i < 3000; i++) {
+        snprintf(name, sizeof(name), "k%u", i);
+        CHECK_EQ(rig_put(&rig, 1, name, "old"), 0);
+        if (i == 1500)
+            CHECK_EQ(obj_checkpoint(rig.pool), 0);
+    }
+    CHECK_EQ(obj_snap_create(rig.cont, "s", NULL), 0);
+    CHECK_EQ(exists_put(1, true), 0);
+    CHECK_EQ(obj_tx_begin(rig.cont, rig_oid(1), &tx), 0);
+    CHECK_EQ(obj_tx_punch_object(tx, OBJ_HOME, rig_oid(1)), 0);
+    struct obj_key k = rig_key("k7");
+    CHECK_EQ(obj_tx_put(tx, OBJ_HOME, rig_oid(1), &k, "new", 3), 0);
+    CHECK_EQ(obj_tx_add(tx, OBJ_HOME, rig_oid(1), &(struct obj_key){.dkey = "k9", .dkey_len = 2}, 5),
+             0); /* absent by now, though "old" is still there */
+    CHECK_EQ(obj_tx_commit(tx, 0, NULL), 0);
+    CHECK_EQ(keys(rig.cont, 1), 2);
+    CHECK(rig_get(rig.cont, 1, "k8") == NULL);
+    CHECK_EQ(rig_put(&rig, 1, "k2000", "newer"), 0);
+    rig_reopen(&rig);
+    CHECK_EQ(keys(rig.cont, 1), 3);
+    check_text(rig_get(rig.cont, 1, "k7"), "new");
+    check_text(rig_get(rig.cont, 1, "k2000"), "newer");
+    CHECK_EQ(obj_cont_open(rig.pool, "c", "s", &old), 0);
+    CHECK_EQ(keys(old, 1), 3000);
+    check_text(rig_get(old, 1, "k7"), "old");
+    CHECK_EQ(objects(rig.cont), 2);
+    CHECK_EQ(objects(old), 1);
+    obj_cont_close(old);
+    CHECK_EQ(obj_snap_destroy(rig.cont, "s"), 0);
+    CHECK_EQ(rig_check(&rig), 0);
+    CHECK_EQ(keys(rig.cont, 1), 3);
+    rig_destroy(&rig);
+}
+
 int main(void)
 {
+    RUN(long_punch);
     RUN(basics);
     RUN(guards);
     RUN(counters);
