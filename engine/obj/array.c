@@ -2,9 +2,10 @@
 /*
  * Reading arrays.
  *
- * A run is mapped block by block from one consistent state, then read without locks. Meanwhile a block
- * may be freed, and after a checkpoint be written anew: its checksum then does not match, the run is
- * mapped again and, if the map has changed, read again. Only a block that is still mapped is damaged.
+ * A run is mapped block by block from one consistent state, then read without locks. Meanwhile a
+ * block may be freed, and after a checkpoint be written anew: its checksum then does not match, the
+ * run is mapped again and, if the map has changed, read again. Only a block that is still mapped is
+ * damaged.
  */
 #include "obj/obj_int.h"
 
@@ -28,10 +29,10 @@ struct map {
     uint64_t turn;
 };
 
-/* -- walking extents --------------------------------------------------------------------------------- */
+/* -- walking extents ------------------------------------------------------------------------- */
 
-/* fn gets each visible extent that overlaps [a, b); a value other than 0 stops. A snapshot's may come
- * twice where one moves to the side table meanwhile. */
+/* fn gets each visible extent that overlaps [a, b); a value other than 0 stops. A snapshot's may
+ * come twice where one moves to the side table meanwhile. */
 typedef int (*ext_fn)(const struct ext *e, void *arg);
 
 struct ext_walk {
@@ -98,8 +99,8 @@ static void page_range(struct page *pg, enum key_table table, struct obj_cont *c
     pg->after = false;
 }
 
-/* All extents over [a, b). Both tables are walked in step: an entry that moves from the live to the side
- * table between two pages keeps its place. *turn: of the last page. */
+/* All extents over [a, b). Both tables are walked in step: an entry that moves from the live to the
+ * side table between two pages keeps its place. *turn: of the last page. */
 static int each_ext(struct obj_cont *cont, struct obj_id oid, uint64_t a, uint64_t b, ext_fn fn,
                     void *arg, uint64_t *turn)
 {
@@ -145,7 +146,7 @@ static int each_ext(struct obj_cont *cont, struct obj_id oid, uint64_t a, uint64
     return rc;
 }
 
-/* -- mapping a run ------------------------------------------------------------------------------------- */
+/* -- mapping a run --------------------------------------------------------------------------- */
 
 static int map_ext(const struct ext *e, void *arg)
 {
@@ -197,7 +198,8 @@ static bool map_jdata(struct obj_pool *pool, struct map *m)
     return same;
 }
 
-static int map_run(struct obj_cont *cont, struct obj_id oid, uint64_t off, uint64_t n, struct map *m)
+static int map_run(struct obj_cont *cont, struct obj_id oid, uint64_t off, uint64_t n,
+                   struct map *m)
 {
     bool same = false;
     int rc = 0;
@@ -213,7 +215,7 @@ static int map_run(struct obj_cont *cont, struct obj_id oid, uint64_t off, uint6
     return rc;
 }
 
-/* -- reading ----------------------------------------------------------------------------------------------- */
+/* -- reading --------------------------------------------------------------------------------- */
 
 /* Requests for the blocks that are on the device; what is in memory is copied. */
 static unsigned run_requests(const struct map *m, uint8_t *buf, struct queue_req *req)
@@ -384,7 +386,7 @@ int obj_array_read(struct obj_cont *cont, struct obj_id oid, struct obj_io *io, 
     return rc;
 }
 
-/* -- holes and sizes ------------------------------------------------------------------------------------------ */
+/* -- holes and sizes ------------------------------------------------------------------------- */
 
 struct extent_at { /* the visible extents met, each once */
     uint64_t *v;   /* pairs: first block, block after the last */

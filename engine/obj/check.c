@@ -2,10 +2,10 @@
 /*
  * Checking a pool's index against itself, and a container's data against its checksums.
  *
- * The first pass is one walk over one state of the index, made complete by a checkpoint: every entry
- * well-formed, every block referred to once and committed, every committed block referred to. The second
- * reads the container's extents page by page; an extent that does not match is looked up again, since a
- * running pool may have freed and reused its blocks meanwhile.
+ * The first pass is one walk over one state of the index, made complete by a checkpoint: every
+ * entry well-formed, every block referred to once and committed, every committed block referred to.
+ * The second reads the container's extents page by page; an extent that does not match is looked up
+ * again, since a running pool may have freed and reused its blocks meanwhile.
  */
 #include "obj/obj_int.h"
 
@@ -45,7 +45,7 @@ static bool bit(const uint8_t *map, uint64_t i)
     return map[i / 8] >> (i % 8) & 1;
 }
 
-/* -- structure ------------------------------------------------------------------------------------------ */
+/* -- structure ------------------------------------------------------------------------------- */
 
 static void check_segment(struct check *c, const uint8_t *k, size_t klen, const uint8_t *val,
                           size_t vlen)
@@ -174,7 +174,7 @@ static int check_structure(struct check *c)
     return rc;
 }
 
-/* -- data -------------------------------------------------------------------------------------------------- */
+/* -- data ------------------------------------------------------------------------------------ */
 
 struct pass {
     struct check *c;

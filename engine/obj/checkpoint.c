@@ -2,15 +2,16 @@
 /*
  * Checkpoints: the overlay goes to the index, the journal's tail moves.
  *
- *   1 freeze   under the lock: overlays swapped, the journal's position marked, changed segments of the
- *              allocator put into the frozen overlay
+ *   1 freeze   under the lock: overlays swapped, the journal's position marked, changed segments of
+ *              the allocator put into the frozen overlay
  *   2 data     journal-carried blocks are written home, the device is flushed
  *   3 index    everything frozen in one write transaction, with the checkpoint's record
  *   4 super    names this checkpoint as the least that the index may have (O8)
- *   5 finish   under the lock: the frozen overlay is dropped, its freed blocks become free, the journal
- *              is trimmed. Memory is given back outside.
- * A failure in 2 to 4 leaves the frozen overlay where it is, readable, and all of it is tried again:
- * writing the same state twice changes nothing. Only a failed flush ends the pool's writing (O9).
+ *   5 finish   under the lock: the frozen overlay is dropped, its freed blocks become free, the
+ *              journal is trimmed. Memory is given back outside.
+ * A failure in 2 to 4 leaves the frozen overlay where it is, readable, and all of it is tried
+ * again: writing the same state twice changes nothing. Only a failed flush ends the pool's writing
+ * (O9).
  */
 #include "obj/obj_int.h"
 
@@ -20,7 +21,7 @@
 #define RETRY_MOST_MS 5000u
 #define KEY_COST 160u /* index bytes a key may take beside key and value, pages half full */
 
-/* -- 1 ------------------------------------------------------------------------------------------------ */
+/* -- 1 --------------------------------------------------------------------------------------- */
 
 static int put_segment(uint32_t seg, const void *bitmap, size_t len, void *arg)
 {
@@ -63,7 +64,7 @@ static int freeze(struct obj_pool *pool, struct overlay *next)
     return 0;
 }
 
-/* -- 3 ------------------------------------------------------------------------------------------------ */
+/* -- 3 --------------------------------------------------------------------------------------- */
 
 static void encode_checkpoint(const struct fmt_checkpoint *c, uint64_t birth, uint8_t *v)
 {
@@ -122,7 +123,7 @@ static int write_index(struct obj_pool *pool)
     return rc;
 }
 
-/* -- 2 to 5 -------------------------------------------------------------------------------------------- */
+/* -- 2 to 5 ---------------------------------------------------------------------------------- */
 
 /* *fatal: what was told to be durable may not be (O9). */
 static int write_frozen(struct obj_pool *pool, bool *fatal)
@@ -248,7 +249,7 @@ int checkpoint_at_open(struct obj_pool *pool)
     return run(pool);
 }
 
-/* -- thread -------------------------------------------------------------------------------------------- */
+/* -- thread ---------------------------------------------------------------------------------- */
 
 void checkpoint_kick(struct obj_pool *pool)
 {
@@ -291,7 +292,8 @@ int obj_checkpoint(struct obj_pool *pool)
 
 static struct timespec deadline(uint64_t ns)
 {
-    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u),
+                             .tv_nsec = (long)(ns % 1000000000u)};
 }
 
 void *checkpoint_thread(void *arg)
@@ -324,7 +326,7 @@ void *checkpoint_thread(void *arg)
     return NULL;
 }
 
-/* -- the journal's thread --------------------------------------------------------------------------------- */
+/* -- the journal's thread -------------------------------------------------------------------- */
 
 #define UNWRITTEN_BYTES (1u << 20) /* goes to the device without waiting for the interval */
 

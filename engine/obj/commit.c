@@ -2,10 +2,10 @@
 /*
  * Commit: guards, the physical record, the journal, the overlay.
  *
- * A commit is computed under the lock from the layers as they are. What only the index can answer is
- * fetched without the lock and the commit is computed again (tx_view.c). Guards about whole ranges
- * (exists, empty) are answered before, without the lock, together with the object's change counter; the
- * answer counts if that is the same under the lock.
+ * A commit is computed under the lock from the layers as they are. What only the index can answer
+ * is fetched without the lock and the commit is computed again (tx_view.c). Guards about whole
+ * ranges (exists, empty) are answered before, without the lock, together with the object's change
+ * counter; the answer counts if that is the same under the lock.
  */
 #include "obj/obj_int.h"
 
@@ -20,7 +20,7 @@ static uint32_t gen_slot(const uint8_t *key)
     return (uint32_t)(h >> 40) & (OBJ_GENS - 1);
 }
 
-/* -- guards ----------------------------------------------------------------------------------------- */
+/* -- guards ---------------------------------------------------------------------------------- */
 
 static int run_probes(struct obj_tx *tx)
 {
@@ -92,7 +92,7 @@ static int guard(struct obj_tx *tx, const struct tx_op *op)
     return holds ? 0 : -EAGAIN;
 }
 
-/* -- ops -------------------------------------------------------------------------------------------- */
+/* -- ops ------------------------------------------------------------------------------------- */
 
 /* With snapshots, what a put or a delete replaces may have to be kept. */
 static int bury(struct obj_tx *tx, const uint8_t *key, size_t klen)
@@ -210,7 +210,7 @@ static int compute(struct obj_tx *tx)
     return COMPUTED;
 }
 
-/* -- applying ----------------------------------------------------------------------------------------- */
+/* -- applying -------------------------------------------------------------------------------- */
 
 static int apply_kv(struct obj_pool *pool, const struct rec_kv *h, const uint8_t *key)
 {
@@ -280,7 +280,7 @@ int rec_apply(struct obj_pool *pool, const uint8_t *rec, size_t len)
     return rc;
 }
 
-/* -- commit ------------------------------------------------------------------------------------------ */
+/* -- commit ---------------------------------------------------------------------------------- */
 
 static bool overlay_full(const struct obj_pool *pool)
 {

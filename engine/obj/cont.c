@@ -16,9 +16,12 @@ static int refuse_changes(struct obj_pool *pool)
 
 static int check_label(const char *label)
 {
-    return label && label_ok(label) ? 0
-                           : base_refuse(-EINVAL, "a label is 1 to %u of A-Z a-z 0-9 . _ - and begins "
-                                         "with a letter, a digit or _", DFE_LABEL_BYTES);
+    return label && label_ok(label)
+               ? 0
+               : base_refuse(-EINVAL,
+                             "a label is 1 to %u of A-Z a-z 0-9 . _ - and begins "
+                             "with a letter, a digit or _",
+                             DFE_LABEL_BYTES);
 }
 
 /* A container's number is taken under the lock; one that is not used after all is skipped. */
@@ -211,7 +214,7 @@ bool obj_cont_read_only(const struct obj_cont *cont)
     return ro;
 }
 
-/* -- properties -------------------------------------------------------------------------------------- */
+/* -- properties ------------------------------------------------------------------------------ */
 
 static int prop_key(struct key *k, struct obj_cont *cont, const char *name)
 {

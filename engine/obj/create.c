@@ -2,8 +2,9 @@
 /*
  * Making and destroying pools.
  *
- * The record (PATH/pool) is written last and makes the pool; whatever fails before is undone, so that
- * nothing is half-created. Destroying wipes the superblocks first and removes the record with the rest.
+ * The record (PATH/pool) is written last and makes the pool; whatever fails before is undone, so
+ * that nothing is half-created. Destroying wipes the superblocks first and removes the record with
+ * the rest.
  */
 #include "obj/obj_int.h"
 
@@ -56,8 +57,10 @@ static int make_dir(struct making *m)
         return base_refuse(-errno, "cannot make the directory %s: %s", path, strerror(errno));
     d = opendir(path);
     if (!d)
-        return base_refuse(errno == ENOTDIR ? -EEXIST : -errno, "%s exists and is no directory that "
-                           "can be used: %s", path, strerror(errno));
+        return base_refuse(errno == ENOTDIR ? -EEXIST : -errno,
+                           "%s exists and is no directory that "
+                           "can be used: %s",
+                           path, strerror(errno));
     while (rc == 0 && (e = readdir(d)))
         if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
             rc = base_refuse(-EEXIST, "the directory %s is not empty", path);
@@ -209,8 +212,10 @@ int obj_pool_create(const struct obj_pool_create_opts *opts)
         (opts->device && strlen(opts->device) >= sizeof(m.record.device)))
         return base_refuse(-EINVAL, "no usable path of a pool given");
     if (!opts->label || !label_ok(opts->label))
-        return base_refuse(-EINVAL, "a label is 1 to %u of A-Z a-z 0-9 . _ - and begins with a letter, "
-                           "a digit or _", DFE_LABEL_BYTES);
+        return base_refuse(-EINVAL,
+                           "a label is 1 to %u of A-Z a-z 0-9 . _ - and begins with a letter, "
+                           "a digit or _",
+                           DFE_LABEL_BYTES);
     if (!opts->device && opts->size_bytes == 0)
         return base_refuse(-EINVAL, "the size of pool %s is missing", opts->label);
     rc = opts->size_bytes ? super_layout(opts->size_bytes, opts->journal_bytes, &layout) : 0;
@@ -275,8 +280,11 @@ static int wipe(const char *path, const struct pool_record *r, bool force)
     if (rc == -EBUSY)
         return base_refuse(rc, "the device %s is in use elsewhere", uri);
     if (rc < 0)
-        return force ? 0 : base_refuse(rc, "cannot open the device %s: %s (force removes the pool's "
-                                       "directory alone)", uri, strerror(-rc));
+        return force ? 0
+                     : base_refuse(rc,
+                                   "cannot open the device %s: %s (force removes the pool's "
+                                   "directory alone)",
+                                   uri, strerror(-rc));
     rc = super_read(dev, &s, &one_damaged);
     if (rc == 0 && memcmp(s.uuid, r->uuid, sizeof(s.uuid)) != 0)
         rc = base_refuse(-EMEDIUMTYPE, "the device %s belongs to another pool", uri);

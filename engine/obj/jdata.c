@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Data that travelled inside journal records: kept in memory, block by block, until a checkpoint has
- * written it to its place (O7).
+ * Data that travelled inside journal records: kept in memory, block by block, until a checkpoint
+ * has written it to its place (O7).
  *
- * A block freed before that is dropped: nothing refers to it, and it is handed out again only after the
- * checkpoint that holds the freeing. A frozen one stays until its checkpoint is done, since the
+ * A block freed before that is dropped: nothing refers to it, and it is handed out again only after
+ * the checkpoint that holds the freeing. A frozen one stays until its checkpoint is done, since the
  * checkpoint thread reads the frozen list without the lock.
  */
 #include "obj/obj_int.h"

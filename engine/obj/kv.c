@@ -14,7 +14,8 @@ static int copy_out(const void *val, size_t vlen, void *value, size_t cap, size_
     return 0;
 }
 
-/* The overlays' answer: 0, -ENOENT, or 1: ask the index, where entries born before *gone are dead. */
+/* The overlays' answer: 0, -ENOENT, or 1: ask the index, where entries born before *gone are dead.
+ */
 static int get_overlays(struct obj_pool *pool, const struct key *k, void *value, size_t cap,
                         size_t *len, uint64_t *gone)
 {
@@ -63,7 +64,8 @@ static int get_index(struct obj_pool *pool, const struct key *k, void *value, si
     return rc;
 }
 
-/* At a snapshot: the live entry if it is old enough, else the first that died after the snapshot. */
+/* At a snapshot: the live entry if it is old enough, else the first that died after the snapshot.
+ */
 static int get_snap(struct obj_cont *cont, const struct key *k, void *value, size_t cap,
                     size_t *len)
 {
@@ -143,7 +145,7 @@ int obj_kv_get_nowait(struct obj_cont *cont, struct obj_id oid, const struct obj
     return rc == 1 ? -EINPROGRESS : rc;
 }
 
-/* -- scans ------------------------------------------------------------------------------------------ */
+/* -- scans ----------------------------------------------------------------------------------- */
 
 struct scan {
     struct obj_cont *cont;
@@ -169,7 +171,8 @@ static int scan_entry(struct scan *s, const struct key *k, const void *val, size
 }
 
 /* The side entry at i of the page, as its live key; whether the snapshot sees it. */
-static int side_at(const struct scan *s, const struct smap *m, uint32_t i, struct key *k, bool *seen)
+static int side_at(const struct scan *s, const struct smap *m, uint32_t i, struct key *k,
+                   bool *seen)
 {
     uint64_t death;
     int rc = key_parse_side(smap_key(m, i), m->e[i].klen, k, &death);
@@ -281,8 +284,8 @@ static int scan_snap(struct scan *s, struct key at)
     return rc;
 }
 
-int obj_kv_scan(struct obj_cont *cont, struct obj_id oid, const struct obj_key *from, uint64_t limit,
-                obj_scan_fn fn, void *arg)
+int obj_kv_scan(struct obj_cont *cont, struct obj_id oid, const struct obj_key *from,
+                uint64_t limit, obj_scan_fn fn, void *arg)
 {
     struct scan s = {.cont = cont, .left = limit ? limit : UINT64_MAX, .fn = fn, .arg = arg};
     struct page *pg;

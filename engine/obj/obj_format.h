@@ -69,8 +69,8 @@ struct fmt_work {
 };
 static_assert(sizeof(struct fmt_work) == 24, "work value");
 
-/* META "checkpoint": what the index is a state of. The geometry is a copy of the superblock's, for a
- * device whose superblocks are both gone. */
+/* META "checkpoint": what the index is a state of. The geometry is a copy of the superblock's, for
+ * a device whose superblocks are both gone. */
 struct fmt_checkpoint {
     uint64_t number;
     uint64_t journal_pos; /* 8: replay starts here */

@@ -6,24 +6,26 @@
  * to the index by the checkpoint), the index. The newest layer that knows a key answers for it.
  *
  * Invariants
- *  O1  Everything here is changed under pool->lock only; the lock is never held over I/O, index reads
- *      or checksums of data.
- *  O2  pool->turn changes when the active overlay is frozen and when the frozen one is dropped. Overlay
- *      entries copied under the lock and index entries read afterwards belong to one state if turn is
- *      the same before and after; what the index said about a key that no overlay has holds as long
- *      as turn is the same.
+ *  O1  Everything here is changed under pool->lock only; the lock is never held over I/O, index
+ *      reads or checksums of data.
+ *  O2  pool->turn changes when the active overlay is frozen and when the frozen one is dropped.
+ *      Overlay entries copied under the lock and index entries read afterwards belong to one state
+ *      if turn is the same before and after; what the index said about a key that no overlay has
+ *      holds as long as turn is the same.
  *  O3  A commit is one journal record of physical changes. It is appended before it is applied, and
  *      whatever can fail (memory, room, guards) fails before that.
- *  O4  Live entries of one array do not overlap, also those that a pending punch has made invisible.
- *      The blocks of every entry, live or in the side table, are committed in the allocator, once.
- *  O5  An entry is moved to the side table when it dies if a snapshot s with birth <= s < death exists
- *      then; else its blocks are freed.
- *  O6  With a pending punch W, a live entry in [W.lo, W.hi) born before W.epoch is dead since W.epoch.
- *  O7  Data carried by the journal is in pool->jdata from its commit until it is on its block and the
- *      device is flushed; nobody reads such a block from the device before.
- *  O8  The index is committed only after a device flush that follows the completion of every write of
- *      data it refers to; then the superblock names the checkpoint as the least one; only then may the
- *      journal overwrite what the checkpoint holds.
+ *  O4  Live entries of one array do not overlap, also those that a pending punch has made
+ *      invisible. The blocks of every entry, live or in the side table, are committed in the
+ *      allocator, once.
+ *  O5  An entry is moved to the side table when it dies if a snapshot s with birth <= s < death
+ *      exists then; else its blocks are freed.
+ *  O6  With a pending punch W, a live entry in [W.lo, W.hi) born before W.epoch is dead since
+ *      W.epoch.
+ *  O7  Data carried by the journal is in pool->jdata from its commit until it is on its block and
+ *      the device is flushed; nobody reads such a block from the device before.
+ *  O8  The index is committed only after a device flush that follows the completion of every write
+ *      of data it refers to; then the superblock names the checkpoint as the least one; only then
+ *      may the journal overwrite what the checkpoint holds.
  *  O9  After a failed journal write or device flush the pool takes no more changes.
  */
 #ifndef DFE_OBJ_INT_H
@@ -163,7 +165,7 @@ struct obj_pool {
     uint64_t work_failures;
 };
 
-/* -- pool.c, recover.c -------------------------------------------------------------------------- */
+/* -- pool.c, recover.c ----------------------------------------------------------------------- */
 
 /* The pool takes no more changes (O9). Under the lock. */
 void pool_fail(struct obj_pool *pool, int err, const char *what);
@@ -181,7 +183,7 @@ void pool_damaged(struct obj_pool *pool, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void pool_geometry(const struct super *s, struct fmt_checkpoint *c);
 
-/* -- tables.c: what the pool keeps in memory of its own tables ------------------------------------- */
+/* -- tables.c: what the pool keeps in memory of its own tables ------------------------------- */
 
 /* A PUT or DEL of a pool table's key, committed or found at open. Under the lock. */
 int tables_put(struct obj_pool *pool, const void *key, size_t klen, const void *val, size_t vlen);
@@ -195,7 +197,7 @@ uint64_t works_gone(const struct obj_pool *pool, const void *key, size_t klen, u
 /* When an entry of this birth died by a pending punch; 0: alive. */
 uint64_t works_death(const struct obj_pool *pool, const void *key, size_t klen, uint64_t birth);
 
-/* -- jdata.c ------------------------------------------------------------------------------------------ */
+/* -- jdata.c --------------------------------------------------------------------------------- */
 
 int jdata_add(struct obj_pool *pool, uint64_t blk, const void *data);
 void jdata_freed(struct obj_pool *pool, uint64_t blk, uint32_t n); /* the blocks have been freed */
@@ -206,7 +208,7 @@ int jdata_write_home(struct obj_pool *pool);
 void jdata_drop_frozen(struct obj_pool *pool);
 void jdata_free_all(struct obj_pool *pool);
 
-/* -- extent.c ---------------------------------------------------------------------------------------- */
+/* -- extent.c -------------------------------------------------------------------------------- */
 
 struct ext {
     uint64_t off, blk, birth; /* off, blk in blocks */
@@ -223,7 +225,7 @@ size_t ext_encode(uint8_t *out, const struct ext *e, uint32_t from, uint32_t n);
 /* Do the blocks lie in the device's data area? */
 bool ext_in_device(const struct obj_pool *pool, const struct ext *e);
 
-/* -- read.c: consistent pages of the three layers ---------------------------------------------------- */
+/* -- read.c: consistent pages of the three layers -------------------------------------------- */
 
 struct page {
     struct key lo, hi;   /* [lo, hi), in one object's prefix; after: lo itself is not wanted */
@@ -268,14 +270,14 @@ void key_after_prefix(struct key *k);
 /* Any visible entry in [lo, hi)? */
 int read_any(struct obj_pool *pool, const struct key *lo, const struct key *hi, bool *any);
 
-/* -- tx.c, commit.c ------------------------------------------------------------------------------------ */
+/* -- tx.c, commit.c -------------------------------------------------------------------------- */
 
 enum tx_kind {
     TX_ABSENT, TX_EQUAL, TX_PROBE,                   /* guards */
     TX_PUT, TX_DEL, TX_ADD, TX_MAX,                  /* on KV keys */
-    TX_PUNCH,                                        /* live keys [key, value) of one object's table */
+    TX_PUNCH, /* live keys [key, value) of one object's table */
     TX_WRITE, TX_CUT,                                /* on arrays */
-    TX_RAW_PUT, TX_RAW_DEL, TX_EPOCH_PUT,            /* on any table; EPOCH: key ends in the epoch */
+    TX_RAW_PUT, TX_RAW_DEL, TX_EPOCH_PUT, /* on any table; EPOCH: key ends in the epoch */
     TX_FREE,                                         /* blocks */
     TX_RESUME                                        /* a step of a pending punch */
 };
@@ -341,7 +343,8 @@ struct key_range {
 };
 
 int tx_begin_pool(struct obj_pool *pool, uint32_t number, struct obj_tx **out);
-int tx_raw(struct obj_tx *tx, enum tx_kind kind, const struct key *key, const void *val, size_t len);
+int tx_raw(struct obj_tx *tx, enum tx_kind kind, const struct key *key, const void *val,
+           size_t len);
 int tx_add_op(struct obj_tx *tx, const struct tx_op *op, const void *key, size_t klen,
               const void *val, size_t vlen, uint64_t bytes);
 void tx_end(struct obj_tx *tx, bool committed);
@@ -376,7 +379,7 @@ int tx_commit(struct obj_tx *tx, unsigned flags, uint64_t *epoch);
 /* Applies a well-formed record to overlay, allocator and tables. Under the lock. */
 int rec_apply(struct obj_pool *pool, const uint8_t *rec, size_t len);
 
-/* -- stage.c ------------------------------------------------------------------------------------------ */
+/* -- stage.c --------------------------------------------------------------------------------- */
 
 struct stage_piece {
     uint64_t off, blk; /* blocks */
@@ -396,7 +399,7 @@ struct obj_stage {
 
 int alloc_wait(struct obj_pool *pool, uint32_t want, bool reserved, uint64_t *blk, uint32_t *got);
 
-/* -- checkpoint.c, journal thread, work.c --------------------------------------------------------------- */
+/* -- checkpoint.c, journal thread, work.c ---------------------------------------------------- */
 
 void checkpoint_kick(struct obj_pool *pool);             /* under the lock */
 bool checkpoint_due(const struct obj_pool *pool);        /* under the lock */
@@ -406,7 +409,8 @@ int checkpoint_wait(struct obj_pool *pool, bool fresh);
 void *checkpoint_thread(void *arg);
 int checkpoint_at_open(struct obj_pool *pool);           /* before threads run */
 void *journal_thread(void *arg);
-void journal_note(struct obj_pool *pool);                /* something was appended; under the lock */
+/* Something was appended. Under the lock. */
+void journal_note(struct obj_pool *pool);
 int journal_sync(struct obj_pool *pool, uint64_t pos, uint64_t epoch);
 void *work_thread(void *arg);
 int work_wait(struct obj_pool *pool, uint64_t id);       /* until it is done; 0: all */

@@ -2,8 +2,9 @@
 /*
  * The list of a container's objects.
  *
- * The active overlay is not ordered over objects, the index is: a checkpoint brings what exists now into
- * it. Objects that come later may be missed, as a walk may; each object found is then looked at as it is.
+ * The active overlay is not ordered over objects, the index is: a checkpoint brings what exists now
+ * into it. Objects that come later may be missed, as a walk may; each object found is then looked
+ * at as it is.
  */
 #include "obj/obj_int.h"
 

@@ -23,8 +23,10 @@ void pool_damaged(struct obj_pool *pool, const char *fmt, ...)
 void pool_fail(struct obj_pool *pool, int err, const char *what)
 {
     if (!pool->failed)
-        pool_damaged(pool, "%s failed (%s): what was accepted since the last sync is in memory only; "
-                     "nothing more is taken", what, strerror(-err));
+        pool_damaged(pool,
+                     "%s failed (%s): what was accepted since the last sync is in memory only; "
+                     "nothing more is taken",
+                     what, strerror(-err));
     pool->failed = true;
     pool->read_only = true;
     pthread_cond_broadcast(&pool->changed);
@@ -139,7 +141,7 @@ static void pool_free(struct obj_pool *pool)
     free(pool);
 }
 
-/* -- threads ---------------------------------------------------------------------------------------- */
+/* -- threads --------------------------------------------------------------------------------- */
 
 static void stop_threads(struct obj_pool *pool, unsigned started)
 {

@@ -2,10 +2,10 @@
 /*
  * Consistent pages of the three layers, for readers.
  *
- * A page is a bounded piece of one object's key range. Overlay entries are copied under the lock, then
- * the index is asked, then the two are merged. Overlays come first: a key that moves from the frozen
- * overlay to the index meanwhile is found twice rather than never. If the active overlay was frozen, or
- * the frozen one dropped, before the index had answered, the page is read again (O2).
+ * A page is a bounded piece of one object's key range. Overlay entries are copied under the lock,
+ * then the index is asked, then the two are merged. Overlays come first: a key that moves from the
+ * frozen overlay to the index meanwhile is found twice rather than never. If the active overlay was
+ * frozen, or the frozen one dropped, before the index had answered, the page is read again (O2).
  */
 #include "obj/obj_int.h"
 

@@ -2,10 +2,11 @@
 /*
  * Opening a pool: lock, record, device, superblock, index, journal.
  *
- * Damage that leaves something readable opens the pool read-only and says so (pool_damaged). Every commit
- * raised the epoch by one, so replay accepts nothing but the next epoch. Data that a record refers
- * to and that nobody attests as flushed is read and compared with its checksums; the first record that
- * does not match ends the log there: it and what follows were never acknowledged as durable.
+ * Damage that leaves something readable opens the pool read-only and says so (pool_damaged). Every
+ * commit raised the epoch by one, so replay accepts nothing but the next epoch. Data that a record
+ * refers to and that nobody attests as flushed is read and compared with its checksums; the first
+ * record that does not match ends the log there: it and what follows were never acknowledged as
+ * durable.
  */
 #include "obj/obj_int.h"
 
@@ -60,7 +61,7 @@ int pool_device_uri(const char *path, const char *device, char *out, size_t cap)
     return n < 0 || (size_t)n >= cap ? -ENAMETOOLONG : 0;
 }
 
-/* -- device and superblock -------------------------------------------------------------------------------- */
+/* -- device and superblock ------------------------------------------------------------------- */
 
 static int open_device(struct obj_pool *pool)
 {
@@ -124,7 +125,7 @@ static int check_size(struct obj_pool *pool)
     return 0;
 }
 
-/* -- index ------------------------------------------------------------------------------------------------ */
+/* -- index ----------------------------------------------------------------------------------- */
 
 static void decode_checkpoint(const uint8_t *v, struct fmt_checkpoint *c)
 {
@@ -179,12 +180,14 @@ static int load_checkpoint(struct obj_pool *pool, bool super_gone)
         return base_fail(-EUCLEAN, "index and superblock of pool %s disagree about the device",
                          pool->record.label);
     if (pool->ckpt.number < pool->super.least_checkpoint)
-        return base_refuse(-ESTALE, "the index of pool %s (checkpoint %llu) is older than its device "
-                           "(%llu): put back the index that belongs to it", pool->record.label,
-                           (unsigned long long)pool->ckpt.number,
+        return base_refuse(-ESTALE,
+                           "the index of pool %s (checkpoint %llu) is older than its device "
+                           "(%llu): put back the index that belongs to it",
+                           pool->record.label, (unsigned long long)pool->ckpt.number,
                            (unsigned long long)pool->super.least_checkpoint);
     if (pool->ckpt.number > pool->super.least_checkpoint + 1)
-        return base_refuse(-ESTALE, "the device of pool %s (checkpoint %llu) is older than its index "
+        return base_refuse(-ESTALE,
+                           "the device of pool %s (checkpoint %llu) is older than its index "
                            "(%llu): put back the device's data that belongs to it",
                            pool->record.label, (unsigned long long)pool->super.least_checkpoint,
                            (unsigned long long)pool->ckpt.number);
@@ -241,7 +244,7 @@ static int open_index(struct obj_pool *pool, bool super_gone)
     return rc < 0 ? rc : load_tables(pool);
 }
 
-/* -- replay ------------------------------------------------------------------------------------------------ */
+/* -- replay ---------------------------------------------------------------------------------- */
 
 struct replay {
     struct obj_pool *pool;
@@ -283,8 +286,8 @@ static int verify_extent(struct replay *r, const struct ext *e)
 }
 
 /* One op: its length, or negative. *mismatch: it refers to data that is not there. */
-static int64_t check_op(struct replay *r, const uint8_t *p, size_t left, uint64_t epoch, bool verify,
-                        bool *mismatch)
+static int64_t check_op(struct replay *r, const uint8_t *p, size_t left, uint64_t epoch,
+                        bool verify, bool *mismatch)
 {
     const struct super *s = &r->pool->super;
     struct rec_kv kv;
@@ -389,10 +392,11 @@ static int replay(struct obj_pool *pool, uint64_t *records)
     return rc;
 }
 
-/* -- open -------------------------------------------------------------------------------------------------- */
+/* -- open ------------------------------------------------------------------------------------ */
 
-/* What replay found goes to the index before anything is appended: commits that shared a discarded batch
- * with one whose data is missing are in memory only, and later ones must not build on them. */
+/* What replay found goes to the index before anything is appended: commits that shared a discarded
+ * batch with one whose data is missing are in memory only, and later ones must not build on them.
+ */
 static int settle(struct obj_pool *pool, uint64_t records)
 {
     int rc = records > 0 || overlay_keys(pool->active) > 0 ? checkpoint_at_open(pool) : 0;
@@ -404,7 +408,8 @@ static int settle(struct obj_pool *pool, uint64_t records)
         rc = 0;
     }
     if (rc < 0) {
-        pool_damaged(pool, "what the journal holds cannot be put into the index: %s", strerror(-rc));
+        pool_damaged(pool, "what the journal holds cannot be put into the index: %s",
+                     strerror(-rc));
         rc = 0;
     }
     return rc;

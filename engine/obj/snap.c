@@ -2,8 +2,8 @@
 /*
  * Snapshots: a name for an epoch.
  *
- * The commit that makes one has an epoch of its own, the snapshot's: it sees whatever was born until
- * then. From then on, what dies goes to the side tables (O5).
+ * The commit that makes one has an epoch of its own, the snapshot's: it sees whatever was born
+ * until then. From then on, what dies goes to the side tables (O5).
  */
 #include "obj/obj_int.h"
 

@@ -2,8 +2,8 @@
 /*
  * Staging: data goes to fresh blocks before a transaction refers to them.
  *
- * Runs that follow each other in the array are allocated as one, so that a file written through many
- * buffers gets long extents. Checksums are made before the write.
+ * Runs that follow each other in the array are allocated as one, so that a file written through
+ * many buffers gets long extents. Checksums are made before the write.
  */
 #include "obj/obj_int.h"
 

@@ -124,7 +124,7 @@ static int key_op(struct obj_tx *tx, const struct tx_op *op, struct obj_id oid,
     return tx_add_op(tx, op, k.b, k.len, val, vlen, 0);
 }
 
-/* -- guards ----------------------------------------------------------------------------------------- */
+/* -- guards ---------------------------------------------------------------------------------- */
 
 int obj_tx_guard_absent(struct obj_tx *tx, const struct obj_key *key)
 {
@@ -180,7 +180,7 @@ int obj_tx_guard_empty(struct obj_tx *tx, const struct obj_key *from, const stru
     return range_op(tx, &(struct tx_op){.kind = TX_PROBE}, &lo, &hi);
 }
 
-/* -- keys ------------------------------------------------------------------------------------------- */
+/* -- keys ------------------------------------------------------------------------------------ */
 
 int obj_tx_put(struct obj_tx *tx, unsigned when, struct obj_id oid, const struct obj_key *key,
                const void *value, size_t len)
@@ -226,7 +226,7 @@ int obj_tx_punch_dkey(struct obj_tx *tx, unsigned when, struct obj_id oid, const
     return range_op(tx, &(struct tx_op){.kind = TX_PUNCH, .oid = oid}, &lo, &hi);
 }
 
-/* -- arrays ----------------------------------------------------------------------------------------- */
+/* -- arrays ---------------------------------------------------------------------------------- */
 
 int obj_tx_write(struct obj_tx *tx, unsigned when, struct obj_id oid, struct obj_stage *stage)
 {

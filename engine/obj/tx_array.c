@@ -3,8 +3,8 @@
  * Computing what a commit does to ranges: writes and holes of arrays, punched keys, steps of
  * continuations.
  *
- * Extents are cut exactly where a write or a hole begins and ends: the checksums are per block, so that
- * pieces need no reading. An extent that overlaps [a, b) begins in (a - DFE_EXTENT_BLOCKS, b).
+ * Extents are cut exactly where a write or a hole begins and ends: the checksums are per block, so
+ * that pieces need no reading. An extent that overlaps [a, b) begins in (a - DFE_EXTENT_BLOCKS, b).
  * Where a question is still with the index, found is empty and the commit will be computed again.
  */
 #include "obj/obj_int.h"

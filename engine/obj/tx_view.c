@@ -2,14 +2,15 @@
 /*
  * What a commit sees, under the lock: its own changes, the overlays, and what the index has said.
  *
- * The index is never asked under the lock. A question it would have to answer is noted as a want and
- * answered with "nothing" for now; a commit that had wants is computed again once they are filled. What
- * the index said holds while pool->turn stays the same (O2).
+ * The index is never asked under the lock. A question it would have to answer is noted as a want
+ * and answered with "nothing" for now; a commit that had wants is computed again once they are
+ * filled. What the index said holds while pool->turn stays the same (O2).
  */
 #include "obj/obj_int.h"
 
 #define RANGE_BYTES (1u << 20)  /* of one range */
-#define KNOWN_BYTES (64u << 20) /* old values of one commit; snapshots of 10,000 long values hit it */
+#define KNOWN_BYTES                                                                                \
+    (64u << 20) /* old values of one commit; snapshots of 10,000 long values hit it */
 
 void tx_forget(struct obj_tx *tx)
 {
@@ -185,7 +186,7 @@ int tx_collect(struct obj_tx *tx, const struct key *lo, const struct key *hi, ui
     return 0;
 }
 
-/* -- asking the index (no lock held) ------------------------------------------------------------------ */
+/* -- asking the index (no lock held) --------------------------------------------------------- */
 
 struct filling {
     struct obj_tx *tx;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Continuations: deletions that are logically done and go on physically, in bounded transactions, also
- * after a crash.
+ * Continuations: deletions that are logically done and go on physically, in bounded transactions,
+ * also after a crash.
  *
- * One thread does them one after the other. Its place is not recorded: a step removes what it found, so
- * that a restart finds the rest. CONT and SNAP walk whole tables, which only the index can do in order:
- * a checkpoint first brings everything they are about into it.
+ * One thread does them one after the other. Its place is not recorded: a step removes what it
+ * found, so that a restart finds the rest. CONT and SNAP walk whole tables, which only the index
+ * can do in order: a checkpoint first brings everything they are about into it.
  */
 #include "obj/obj_int.h"
 
@@ -46,7 +46,7 @@ static int do_punch(struct obj_pool *pool, const struct work *w)
     return rc;
 }
 
-/* -- whole tables of a container ------------------------------------------------------------------------ */
+/* -- whole tables of a container ------------------------------------------------------------- */
 
 struct sweep {
     struct obj_pool *pool;
@@ -183,7 +183,7 @@ static int do_sweep(struct obj_pool *pool, const struct work *w)
     return rc == 0 ? finish(pool, w) : rc;
 }
 
-/* -- thread ------------------------------------------------------------------------------------------------ */
+/* -- thread ---------------------------------------------------------------------------------- */
 
 static void note_failure(struct obj_pool *pool, const struct work *w, int rc)
 {
@@ -191,7 +191,8 @@ static void note_failure(struct obj_pool *pool, const struct work *w, int rc)
     uint64_t until = base_mono_ns() + RETRY_NS;
 
     if (rc != -EINTR)
-        base_log(BASE_LOG_WARN, "pool %s: a deletion in container %u stopped: %s; it is tried again",
+        base_log(BASE_LOG_WARN,
+                 "pool %s: a deletion in container %u stopped: %s; it is tried again",
                  pool->record.label, w->cont, strerror(-rc));
     pool->work_failures++;
     pthread_cond_broadcast(&pool->changed);

@@ -41,7 +41,7 @@ const struct shadow *shadow_at(const struct shadow_log *log, uint64_t epoch)
     return i > 0 ? log->v[i - 1].state : &empty;
 }
 
-/* -- ops --------------------------------------------------------------------------------------------- */
+/* -- ops ------------------------------------------------------------------------------------- */
 
 struct step {
     struct rig *r;
@@ -102,8 +102,8 @@ static void op_keys(struct step *st, unsigned o)
 }
 
 /* Up to n runs of `run` blocks, `gap` apart. */
-static void op_write(struct step *st, unsigned o, uint64_t at, uint64_t run, uint64_t gap, unsigned n,
-                     unsigned flags)
+static void op_write(struct step *st, unsigned o, uint64_t at, uint64_t run, uint64_t gap,
+                     unsigned n, unsigned flags)
 {
     uint32_t tag = (uint32_t)rnd(st, 1u << 30) + 1;
     struct obj_io *io = calloc(n, sizeof(*io));
@@ -275,7 +275,7 @@ int shadow_admin(struct rig *r, struct shadow_log *log, uint64_t *seed)
     return rc;
 }
 
-/* -- verifying ----------------------------------------------------------------------------------------- */
+/* -- verifying ------------------------------------------------------------------------------- */
 
 struct seen {
     const struct shadow_obj *s;

@@ -2,8 +2,8 @@
 /*
  * Random transactions on a few objects, and beside them what the objects must hold then.
  *
- * The shadow is a plain copy of everything after each commit, by epoch: snapshots and recovered pools
- * are compared with the state of their epoch.
+ * The shadow is a plain copy of everything after each commit, by epoch: snapshots and recovered
+ * pools are compared with the state of their epoch.
  */
 #ifndef DFE_TEST_OBJ_SHADOW_H
 #define DFE_TEST_OBJ_SHADOW_H
@@ -33,7 +33,8 @@ struct shadow_log {
     uint64_t synced; /* epoch that must survive */
 };
 
-/* One random tx on top of the newest state. rc of the commit; what may have been committed is in the log. */
+/* One random tx on top of the newest state. rc of the commit; what may have been committed is in
+ * the log. */
 int shadow_step(struct rig *r, struct shadow_log *log, uint64_t *seed);
 /* Snapshots, checkpoints, syncs now and then. */
 int shadow_admin(struct rig *r, struct shadow_log *log, uint64_t *seed);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Power losses: a random workload on the simulated device loses power at a random change; what opens
- * afterwards must be the state of one commit, no older than the last that was synced, and whole. Then
- * the workload goes on on what is left.
+ * Power losses: a random workload on the simulated device loses power at a random change; what
+ * opens afterwards must be the state of one commit, no older than the last that was synced, and
+ * whole. Then the workload goes on on what is left.
  */
 #include "obj_shadow.h"
 

@@ -141,8 +141,8 @@ static unsigned objects(struct obj_cont *cont)
     return n;
 }
 
-/* More keys than one transaction removes: gone at once, kept for a snapshot, and what comes later stays,
- * also when the pool is closed in between. */
+/* More keys than one transaction removes: gone at once, kept for a snapshot, and what comes later
+ * stays, also when the pool is closed in between. */
 static void long_punch(void)
 {
     struct obj_cont *old;
@@ -162,8 +162,9 @@ static void long_punch(void)
     CHECK_EQ(obj_tx_punch_object(tx, OBJ_HOME, rig_oid(1)), 0);
     struct obj_key k = rig_key("k7");
     CHECK_EQ(obj_tx_put(tx, OBJ_HOME, rig_oid(1), &k, "new", 3), 0);
-    CHECK_EQ(obj_tx_add(tx, OBJ_HOME, rig_oid(1), &(struct obj_key){.dkey = "k9", .dkey_len = 2}, 5),
-             0); /* absent by now, though "old" is still there */
+    CHECK_EQ(
+        obj_tx_add(tx, OBJ_HOME, rig_oid(1), &(struct obj_key){.dkey = "k9", .dkey_len = 2}, 5),
+        0); /* absent by now, though "old" is still there */
     CHECK_EQ(obj_tx_commit(tx, 0, NULL), 0);
     CHECK_EQ(keys(rig.cont, 1), 2);
     CHECK(rig_get(rig.cont, 1, "k8") == NULL);

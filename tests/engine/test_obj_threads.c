@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads on one pool while checkpoints run all the time: counters add up, scans see what exists during
- * them exactly once, arrays are read whole, nothing tears.
+ * Threads on one pool while checkpoints run all the time: counters add up, scans see what exists
+ * during them exactly once, arrays are read whole, nothing tears.
  */
 #include "obj_rig.h"
 
@@ -129,7 +129,8 @@ int main(void)
     rig_reopen(&rig);
     CHECK_EQ(obj_kv_get(rig.cont, rig_oid(1), &k, v, 8, &len), 0);
     CHECK_EQ(get_le64(v), added);
-    fprintf(stderr, "%llu scans, %llu reads\n", (unsigned long long)scans, (unsigned long long)reads);
+    fprintf(stderr, "%llu scans, %llu reads\n", (unsigned long long)scans,
+            (unsigned long long)reads);
     rig_destroy(&rig);
     return 0;
 }
