@@ -129,7 +129,8 @@ static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *
     int err = -ESTALE;
 
     pthread_mutex_lock(&ns->lock);
-    while (inode->state & INODE_BUSY || ns->frozen)
+    /* a check waits for a reclaim under way, and that for the dead file's publication: no circle */
+    while (inode->state & INODE_BUSY || (ns->frozen && !(inode->state & INODE_DEAD)))
         pthread_cond_wait(&ns->changed, &ns->lock);
     live = !(inode->state & INODE_DEAD);
     if (live)

@@ -138,11 +138,43 @@ static void *check(void *arg)
     return NULL;
 }
 
+/* -- a check meets a reclaim that waits for a publication -------------------------------------- */
+
+static void *publish(void *arg)
+{
+    (void)arg;
+    CHECK_EQ(cache_publish_all(w.cache, w.cont, 0), 0);
+    return NULL;
+}
+
+static void check_during_reclaim(void)
+{
+    pthread_t publisher;
+    struct dfe_attr attr;
+
+    world_make(&w, "reclaim", 0);
+    CHECK_EQ(ns_mknod(w.ns, NS_ROOT_INO, N("f"), S_IFREG | 0644, 0, &ROOT_CRED, DFE_REF, &attr),
+             0);
+    CHECK_EQ(ns_write(w.ns, attr.ino, 0, "data", 4, 0, NULL), 4);
+    CHECK_EQ(ns_unlink(w.ns, NS_ROOT_INO, N("f"), 0), 0);
+    model_delay(MODEL_STAGE, 300000);
+    CHECK_EQ(pthread_create(&publisher, NULL, publish, NULL), 0);
+    usleep(100000);
+    ns_unref(w.ns, attr.ino, 1); /* the last: it is reclaimed */
+    usleep(100000);
+    CHECK_EQ(world_check(&w), 0);
+    CHECK_EQ(pthread_join(publisher, NULL), 0);
+    model_delay(MODEL_STAGE, 0);
+    wait_reclaimed(&w);
+    world_end(&w);
+}
+
 int main(void)
 {
     uint64_t seed = test_seed(), seeds[THREADS];
     pthread_t threads[THREADS], checker;
 
+    RUN(check_during_reclaim);
     world_make(&w, "threads", 4);
     CHECK_EQ(world_close(&w), 0);
     w.opts.inode_bound = 10;
