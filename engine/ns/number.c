@@ -37,7 +37,7 @@ int number_extend(struct ns *ns)
     if (err)
         obj_tx_abort(tx);
     else
-        err = obj_tx_commit(tx, 0, NULL);
+        err = obj_tx_commit(tx, OBJ_SYNC, NULL);
     if (err)
         return err;
     pthread_mutex_lock(&ns->lock);

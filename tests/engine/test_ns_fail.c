@@ -158,6 +158,21 @@ static void test_prefix(void)
     }
 }
 
+/* A number that was handed out is not handed out again, although its create was lost. */
+static void test_numbers(void)
+{
+    uint64_t lost;
+
+    world_make(&w, "numbers", 0);
+    for (unsigned i = 0; i < 3; i++) {
+        lost = make_file(&w, NS_ROOT_INO, "lost");
+        world_crash(&w, NULL);
+        CHECK(make_file(&w, NS_ROOT_INO, "next") > lost);
+        world_crash(&w, NULL);
+    }
+    world_end(&w);
+}
+
 static void quiet(int level, const char *text, void *arg)
 {
     (void)level, (void)text, (void)arg;
@@ -170,5 +185,6 @@ int main(void)
     RUN(test_get);
     RUN(test_scan);
     RUN(test_prefix);
+    RUN(test_numbers);
     return 0;
 }
