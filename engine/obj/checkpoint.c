@@ -47,7 +47,6 @@ static int freeze(struct obj_pool *pool, struct overlay *next)
     rc = alloc_freeze(pool->alloc, put_segment, pool);
     if (rc < 0) {
         /* segments already put are harmless: nothing reads them but a later checkpoint's own */
-        alloc_done(pool->alloc, false);
         pool->active = pool->frozen;
         pool->frozen = NULL;
         pool->turn++;
