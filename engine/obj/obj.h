@@ -43,7 +43,7 @@ struct obj_key {
 
 enum { OBJ_NOWAIT = 1, OBJ_SYNC = 2 };
 
-/* -- pools ------------------------------------------------------------------------------------ */
+/* -- pools ----------------------------------------------------------------------------------- */
 
 struct obj_pool_create_opts {
     size_t size;            /* sizeof */
@@ -87,16 +87,16 @@ struct obj_pool_info {
 
 int obj_pool_create(const struct obj_pool_create_opts *opts);             /* (waits) */
 /* Recovers by itself. Damage of superblock, journal or index: opened read-only, info.damage says
- * what, where anything is readable at all; else -EUCLEAN. -ENOENT none there, -EBUSY open elsewhere,
- * -EPROTONOSUPPORT newer format, -EMEDIUMTYPE the device belongs to another pool, -ESTALE the index
- * is older than its device. base_last_error() tells the story. */
+ * what, where anything is readable at all; else -EUCLEAN. -ENOENT none there, -EBUSY open
+ * elsewhere, -EPROTONOSUPPORT newer format, -EMEDIUMTYPE the device belongs to another pool, -ESTALE
+ * the index is older than its device. base_last_error() tells the story. */
 int obj_pool_open(const struct obj_pool_open_opts *opts, struct obj_pool **out); /* (waits) */
 int obj_pool_close(struct obj_pool *pool);                                /* (waits) checkpoints */
 void obj_pool_query(struct obj_pool *pool, struct obj_pool_info *out);
 /* Reads label, uuid and device from the pool's record without opening it. */
 int obj_pool_peek(const char *path, struct obj_pool_info *out);
-/* Wipes the superblocks, removes the directory. -EBUSY while open anywhere. force: destroys one that
- * cannot be opened (damage), never one of another device's. */
+/* Wipes the superblocks, removes the directory. -EBUSY while open anywhere. force: destroys one
+ * that cannot be opened (damage), never one of another device's. */
 int obj_pool_destroy(const char *path, bool force);                       /* (waits) */
 
 /* Everything committed before the call is durable after it. (waits) */
@@ -106,12 +106,13 @@ int obj_checkpoint(struct obj_pool *pool);
 /* Waits until a commit that got -EINPROGRESS may be tried again. (waits) */
 int obj_wait_room(struct obj_pool *pool);
 
-/* Space for data accepted but not staged yet. -ENOSPC, after a forced checkpoint where that can help
- * (waits; with OBJ_NOWAIT: -EINPROGRESS). Metadata has a reserve of its own, so that deletes work. */
+/* Space for data accepted but not staged yet. -ENOSPC, after a forced checkpoint where that can
+ * help (waits; with OBJ_NOWAIT: -EINPROGRESS). Metadata has a reserve of its own, so that deletes
+ * work. */
 int obj_reserve(struct obj_pool *pool, uint64_t bytes, unsigned flags);
 void obj_unreserve(struct obj_pool *pool, uint64_t bytes);
 
-/* -- containers -------------------------------------------------------------------------------- */
+/* -- containers ------------------------------------------------------------------------------ */
 
 struct obj_cont_info {
     char label[64];
@@ -130,7 +131,8 @@ struct obj_snap_info {
 int obj_cont_create(struct obj_pool *pool, const char *label);            /* (waits) durable */
 int obj_cont_destroy(struct obj_pool *pool, const char *label);           /* (waits) -EBUSY if open;
                                              a continuation record: resumed after a crash */
-int obj_cont_list(struct obj_pool *pool, int (*fn)(const struct obj_cont_info *, void *), void *arg);
+int obj_cont_list(struct obj_pool *pool, int (*fn)(const struct obj_cont_info *, void *),
+                  void *arg);
 /* snapshot: NULL, or a name; then read-only, and every read sees that epoch. */
 int obj_cont_open(struct obj_pool *pool, const char *label, const char *snapshot,
                   struct obj_cont **out);
@@ -146,9 +148,10 @@ int obj_cont_prop_set(struct obj_cont *cont, const char *name, const char *value
 /* Snapshots of what is committed now; publish dirty data first (the cache does). (waits) */
 int obj_snap_create(struct obj_cont *cont, const char *name, uint64_t *epoch);
 int obj_snap_destroy(struct obj_cont *cont, const char *name); /* frees what only it could see */
-int obj_snap_list(struct obj_cont *cont, int (*fn)(const struct obj_snap_info *, void *), void *arg);
+int obj_snap_list(struct obj_cont *cont, int (*fn)(const struct obj_snap_info *, void *),
+                  void *arg);
 
-/* -- keys -------------------------------------------------------------------------------------- */
+/* -- keys ------------------------------------------------------------------------------------ */
 
 /* The value, at most cap bytes of it; *len is its whole length. -ENOENT. (waits) */
 int obj_kv_get(struct obj_cont *cont, struct obj_id oid, const struct obj_key *key, void *value,
@@ -162,14 +165,14 @@ int obj_kv_get_nowait(struct obj_cont *cont, struct obj_id oid, const struct obj
  * may call obj, and stops the scan with a value other than 0, which is returned. A key that exists
  * during the whole scan is seen exactly once. (waits) */
 typedef int (*obj_scan_fn)(const struct obj_key *key, const void *value, size_t len, void *arg);
-int obj_kv_scan(struct obj_cont *cont, struct obj_id oid, const struct obj_key *from, uint64_t limit,
-                obj_scan_fn fn, void *arg);
+int obj_kv_scan(struct obj_cont *cont, struct obj_id oid, const struct obj_key *from,
+                uint64_t limit, obj_scan_fn fn, void *arg);
 
 /* Objects that have keys or array data, in order of id. (waits) */
 int obj_scan_objects(struct obj_cont *cont, const struct obj_id *from,
                      int (*fn)(struct obj_id oid, void *arg), void *arg);
 
-/* -- arrays ------------------------------------------------------------------------------------ */
+/* -- arrays ---------------------------------------------------------------------------------- */
 
 /* One run of an array. off, len and buf are multiples of 4 KiB; the array layer knows no size:
  * bytes never written read as zeros. */
@@ -180,16 +183,17 @@ struct obj_io {
     int res; /* out: 0, -EUCLEAN (checksum), -EIO ... */
 };
 
-/* Reads n runs concurrently and verifies them. Returns the first error; each run has its own. (waits) */
+/* Reads n runs concurrently and verifies them. Returns the first error; each run has its own.
+ * (waits) */
 int obj_array_read(struct obj_cont *cont, struct obj_id oid, struct obj_io *io, unsigned n);
 
-/* Writes n runs to freshly allocated blocks, nobody sees them until a tx with the token commits. All
- * concurrently. Not durable before the OBJ_SYNC commit or obj_sync. A buffer may be changed again on
- * return. (waits)
+/* Writes n runs to freshly allocated blocks, nobody sees them until a tx with the token commits.
+ * All concurrently. Not durable before the OBJ_SYNC commit or obj_sync. A buffer may be changed
+ * again on return. (waits)
  *   OBJ_STAGE_RESERVED  space comes out of obj_reserve's; the caller unreserves afterwards
- *   OBJ_STAGE_JOURNAL   (all runs together at most DFE_JOURNAL_DATA_BYTES) data is copied, travels in
- *                       the journal record, and goes to its blocks at the next checkpoint: one device
- *                       write for a small fsync
+ *   OBJ_STAGE_JOURNAL   (all runs together at most DFE_JOURNAL_DATA_BYTES) data is copied, travels
+ *                       in the journal record, and goes to its blocks at the next checkpoint: one
+ *                       device write for a small fsync
  */
 enum { OBJ_STAGE_RESERVED = 1, OBJ_STAGE_JOURNAL = 2 };
 int obj_array_stage(struct obj_cont *cont, struct obj_id oid, const struct obj_io *io, unsigned n,
@@ -207,7 +211,7 @@ int obj_array_next(struct obj_cont *cont, struct obj_id oid, uint64_t off, enum 
 /* Bytes on the device (or inline) and the end of the last run. (waits) */
 int obj_array_stat(struct obj_cont *cont, struct obj_id oid, uint64_t *used_bytes, uint64_t *end);
 
-/* -- transactions ------------------------------------------------------------------------------- */
+/* -- transactions ---------------------------------------------------------------------------- */
 
 /* Cheap: tx objects are recycled. Guards, and what must be atomic with them, concern `home`. Writes
  * to other objects are marked OBJ_BEFORE (invisible until home commits) or OBJ_AFTER (idempotent,
@@ -237,8 +241,8 @@ int obj_tx_max(struct obj_tx *tx, unsigned when, struct obj_id oid, const struct
                uint64_t value);
 /* Publishes staged runs over whatever the array held there; takes the token. */
 int obj_tx_write(struct obj_tx *tx, unsigned when, struct obj_id oid, struct obj_stage *stage);
-/* Array bytes [off, off + len) become a hole; multiples of 4 KiB; len UINT64_MAX: to the end. Longer
- * than a tx can hold: a continuation record; readers see all of it at once. */
+/* Array bytes [off, off + len) become a hole; multiples of 4 KiB; len UINT64_MAX: to the end.
+ * Longer than a tx can hold: a continuation record; readers see all of it at once. */
 int obj_tx_punch_array(struct obj_tx *tx, unsigned when, struct obj_id oid, uint64_t off,
                        uint64_t len);
 /* Everything of the object: keys and array. */
@@ -253,7 +257,7 @@ int obj_tx_punch_object(struct obj_tx *tx, unsigned when, struct obj_id oid);
  */
 int obj_tx_commit(struct obj_tx *tx, unsigned flags, uint64_t *epoch);
 
-/* -- check --------------------------------------------------------------------------------------- */
+/* -- check ----------------------------------------------------------------------------------- */
 
 /* Walks the container's keys, extents and the allocator, reads and verifies data where `data`. fn
  * gets a line for each fault and may be NULL; progress(done, total) may be NULL. Returns the number
