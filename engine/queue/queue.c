@@ -112,6 +112,7 @@ int queue_dev_open(const char *uri, const struct queue_dev_opts *opts, struct qu
     if (rc < 0)
         goto out;
     pthread_mutex_init(&dev->lock, NULL);
+    pthread_mutex_init(&dev->flush_lock, NULL);
     list_init(&dev->idle);
     strncpy(dev->info.backend, dev->backend->name, sizeof(dev->info.backend) - 1);
     dev->info.align_bytes = QUEUE_ALIGN_BYTES;
@@ -135,6 +136,7 @@ void queue_dev_close(struct queue_dev *dev)
     }
     dev->backend->close(dev);
     pthread_mutex_destroy(&dev->lock);
+    pthread_mutex_destroy(&dev->flush_lock);
     free(dev->uri);
     free(dev);
 }
@@ -362,5 +364,18 @@ int queue_write(struct queue_dev *dev, uint64_t off, const void *buf, size_t len
 
 int queue_flush(struct queue_dev *dev)
 {
-    return run_one(dev, (struct queue_req){.op = QUEUE_FLUSH});
+    struct queue_req req = {.op = QUEUE_FLUSH};
+    struct queue *q;
+    int rc = queue_borrow(dev, &q);
+
+    if (rc < 0)
+        return rc; /* not asked for: it may be asked for again */
+    /* one at a time: a success must not overtake the news of a failure */
+    pthread_mutex_lock(&dev->flush_lock);
+    rc = dev->flush_err;
+    if (rc == 0)
+        rc = dev->flush_err = queue_run(q, &req, 1);
+    pthread_mutex_unlock(&dev->flush_lock);
+    queue_return(dev, q);
+    return rc;
 }

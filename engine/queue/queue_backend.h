@@ -40,6 +40,9 @@ struct queue_dev {
     pthread_mutex_t lock; /* the two that follow */
     struct list idle;     /* queues that nobody has borrowed */
     unsigned n_borrowed;
+
+    pthread_mutex_t flush_lock; /* one queue_flush at a time */
+    int flush_err;              /* of the first one that failed */
 };
 
 struct queue {

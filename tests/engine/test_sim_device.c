@@ -195,11 +195,15 @@ static void faults_hit_what_they_name(void)
     sim_fault_clear("s");
     CHECK_EQ(queue_read(dev, 8 * BLOCK, back, BLOCK), 0);
 
-    /* A flush that fails leaves everything volatile. */
+    /* A flush that fails leaves everything volatile, and is the last that counts. */
     sim_fault_add("s", &(struct sim_fault){.ops = 1u << QUEUE_FLUSH, .count = 1, .err = -EIO});
     CHECK(sim_volatile_bytes("s") > 0);
     CHECK_EQ(queue_flush(dev), -EIO);
     CHECK(sim_volatile_bytes("s") > 0);
+    CHECK_EQ(queue_flush(dev), -EIO);
+    CHECK(sim_volatile_bytes("s") > 0);
+    queue_dev_close(dev);
+    dev = open_sim("sim:s");
     CHECK_EQ(queue_flush(dev), 0);
     CHECK_EQ(sim_volatile_bytes("s"), 0);
 
