@@ -88,8 +88,8 @@ struct obj_pool_info {
 int obj_pool_create(const struct obj_pool_create_opts *opts);             /* (waits) */
 /* Recovers by itself. Damage of superblock, journal or index: opened read-only, info.damage says
  * what, where anything is readable at all; else -EUCLEAN. -ENOENT none there, -EBUSY open
- * elsewhere, -EPROTONOSUPPORT newer format, -EMEDIUMTYPE the device belongs to another pool, -ESTALE
- * the index is older than its device. base_last_error() tells the story. */
+ * elsewhere, -EPROTONOSUPPORT newer format, -EMEDIUMTYPE the device belongs to another pool,
+ * -ESTALE the index is older than its device. base_last_error() tells the story. */
 int obj_pool_open(const struct obj_pool_open_opts *opts, struct obj_pool **out); /* (waits) */
 int obj_pool_close(struct obj_pool *pool);                                /* (waits) checkpoints */
 void obj_pool_query(struct obj_pool *pool, struct obj_pool_info *out);

@@ -74,7 +74,7 @@ int main(void)
 {
     uint64_t seed = test_seed();
 
-    run(seed, 300, 0);
-    run(seed + 1, 300, 64 << 10);
+    run(seed, 150, 0);
+    run(seed + 1, 150, 64 << 10);
     return 0;
 }
