@@ -177,7 +177,12 @@ class Suite:
 SUITES = (
     Suite("layers", "checks", 20, check("scripts/check-layers")),
     Suite("tidy", "checks", 20, check("scripts/tidy")),
-    Suite("mypy", "checks", 60, check("mypy", "dfusepy", "cli", "scripts/suites.py")),
+    Suite(
+        "mypy",
+        "checks",
+        60,
+        check("mypy", "dfusepy", "cli", "scripts/suites.py", "scripts/image.py"),
+    ),
     Suite("ruff", "checks", 20, check("ruff", "check", "-q", ".")),
     Suite("ruff-format", "checks", 20, check("ruff", "format", "-q", "--check", ".")),
     Suite("shellcheck", "checks", 20, shell_scripts),

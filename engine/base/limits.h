@@ -18,8 +18,9 @@
 /* Encoded index key: LMDB's compiled-in maximum. A longer key is -ENAMETOOLONG. */
 #define DFE_KEY_BYTES 511u
 
-/* Inline data: with epoch and checksum the value stays within one overflow page of the index. */
-#define DFE_INLINE_BYTES 4080u
+/* Inline data: with its head (16), epoch (8) and checksum (4) the value fills one overflow page of
+ * the index (4,096 less LMDB's header of 16). */
+#define DFE_INLINE_BYTES 4052u
 
 /* One transaction. More is -E2BIG; longer work is a continuation record. */
 #define DFE_TX_BYTES (4u << 20)

@@ -25,7 +25,7 @@ const char *dfe_errmsg(void);
 /* Levels: 0 debug, 1 info, 2 warning, 3 error. Set before the first pool is opened. */
 void dfe_log_set(void (*fn)(int level, const char *text, void *arg), void *arg);
 
-/* -- pools: a directory with an index, and a device ------------------------------------------- */
+/* -- pools: a directory with an index, and a device -------------------------------------------- */
 
 struct dfe_pool_create_opts {
     size_t size;            /* sizeof(struct dfe_pool_create_opts) */
@@ -80,7 +80,7 @@ int dfe_pool_checkpoint(struct dfe_pool *pool);
 /* Drops clean cached data (cold reads in benchmarks and tests). */
 int dfe_pool_drop_caches(struct dfe_pool *pool);
 
-/* -- containers and snapshots --------------------------------------------------------------------- */
+/* -- containers and snapshots ------------------------------------------------------------------ */
 
 struct dfe_cont_info {
     char label[64];
@@ -114,12 +114,12 @@ int dfe_cont_prop_set(struct dfe_cont *cont, const char *name, const char *value
 int dfe_snap_create(struct dfe_cont *cont, const char *name, uint64_t *epoch);
 int dfe_snap_destroy(struct dfe_cont *cont, const char *name);
 ssize_t dfe_snap_list(struct dfe_cont *cont, struct dfe_snap_info *out, size_t cap);
-/* Walks everything; data: reads and verifies file data too. Returns the number of faults; the texts,
- * one a line, into report (at most cap bytes, ends with NUL). progress may be NULL. */
+/* Walks everything; data: reads and verifies file data too. Returns the number of faults; the
+ * texts, one a line, into report (at most cap bytes, ends with NUL). progress may be NULL. */
 ssize_t dfe_cont_check(struct dfe_cont *cont, int data, char *report, size_t cap,
                        void (*progress)(uint64_t done, uint64_t total, void *arg), void *arg);
 
-/* -- objects ---------------------------------------------------------------------------------------- */
+/* -- objects ----------------------------------------------------------------------------------- */
 
 struct dfe_oid {
     uint64_t hi, lo;
@@ -133,11 +133,12 @@ struct dfe_key {
 
 int dfe_kv_get(struct dfe_cont *cont, const struct dfe_oid *oid, const struct dfe_key *key,
                void *value, size_t cap, size_t *len);
-/* A page of keys from `from` (NULL: the first) as records {u16 dkey_len, u16 akey_len, u32 value_len,
- * dkey, akey, value} without padding. Returns bytes used, 0 at the end, -E2BIG if cap cannot hold one. */
+/* A page of keys from `from` (NULL: the first) as records {u16 dkey_len, u16 akey_len,
+ * u32 value_len, dkey, akey, value} without padding. Returns bytes used, 0 at the end, -E2BIG if
+ * cap cannot hold one. */
 ssize_t dfe_kv_scan(struct dfe_cont *cont, const struct dfe_oid *oid, const struct dfe_key *from,
                     void *page, size_t cap);
-/* Arrays here are written through transactions, or directly (one transaction a call). Any offset. */
+/* Arrays are written through transactions, or directly (one transaction a call). Any offset. */
 ssize_t dfe_array_read(struct dfe_cont *cont, const struct dfe_oid *oid, uint64_t off, void *dst,
                        size_t len);
 ssize_t dfe_array_write(struct dfe_cont *cont, const struct dfe_oid *oid, uint64_t off,
@@ -168,7 +169,7 @@ int dfe_tx_write(struct dfe_tx *tx, const struct dfe_oid *oid, uint64_t off, con
 /* -EAGAIN: a guard did not hold. Ends the tx. */
 int dfe_tx_commit(struct dfe_tx *tx, int sync, uint64_t *epoch);
 
-/* -- file system ------------------------------------------------------------------------------------- */
+/* -- file system ------------------------------------------------------------------------------- */
 
 /* One a container at a time; -ENODATA: the container holds no file system. */
 int dfe_fs_open(struct dfe_cont *cont, struct dfe_fs **out);

@@ -97,8 +97,8 @@ int queue_run(struct queue *q, struct queue_req *reqs, unsigned n);
 /* Borrow, one request, return. */
 int queue_read(struct queue_dev *dev, uint64_t off, void *buf, size_t len);
 int queue_write(struct queue_dev *dev, uint64_t off, const void *buf, size_t len);
-/* Once it has failed it fails until the device is opened again: the kernel tells of lost writes once,
- * to one caller, and nobody knows what a later, successful flush covers. */
+/* Once it has failed it fails until the device is opened again: the kernel tells of lost writes
+ * once, to one caller, and nobody knows what a later, successful flush covers. */
 int queue_flush(struct queue_dev *dev);
 
 /* Frees the memory of mem:NAME; it must not be open. -ENOENT if there is none. */

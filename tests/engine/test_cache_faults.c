@@ -161,7 +161,8 @@ static void test_read_errors_hit_only_their_reader(void)
 
 static void test_small_files_go_inline(void)
 {
-    static const size_t sizes[] = {1, 4079, 4080, 4081, 4096};
+    static const size_t sizes[] = {1, DFE_INLINE_BYTES - 1, DFE_INLINE_BYTES,
+                                   DFE_INLINE_BYTES + 1, 4096};
     struct cache_opts opts = slow_opts();
     struct rig_owner owner;
     struct cache_file *file;

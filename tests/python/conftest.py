@@ -39,7 +39,12 @@ def run(home: Path) -> Run:
 
     def call(*arguments: str | os.PathLike[str], status: int = 0, **kwargs: str) -> Result:
         words = [os.fspath(word) for word in arguments]
-        result = CliRunner().invoke(cli, words, prog_name="dfusepy", **kwargs)  # type: ignore[arg-type]
+        result = CliRunner().invoke(
+            cli,
+            words,
+            prog_name="dfusepy",
+            **kwargs,  # type: ignore[arg-type]
+        )
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == status, result.output
