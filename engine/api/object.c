@@ -212,12 +212,7 @@ static int stage_blocks(struct writer *w, uint64_t off, void *buf, size_t len)
     struct obj_stage *stage;
     int ret = obj_array_stage(w->cont->obj, w->oid, &io, 1, w->stage_flags, &stage);
 
-    if (ret < 0)
-        return ret;
-    ret = obj_tx_write(w->tx, w->when, w->oid, stage);
-    if (ret < 0)
-        obj_stage_drop(stage);
-    return ret;
+    return ret < 0 ? ret : obj_tx_write(w->tx, w->when, w->oid, stage);
 }
 
 /* The old bytes of a piece's first and last block, where it covers them in part. */

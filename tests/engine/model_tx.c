@@ -508,7 +508,12 @@ int obj_tx_max(struct obj_tx *tx, unsigned when, struct obj_id oid, const struct
 
 int obj_tx_write(struct obj_tx *tx, unsigned when, struct obj_id oid, struct obj_stage *stage)
 {
-    return tx_op(tx, (struct op){.kind = OP_WRITE, .oid = oid, .stage = stage}, stage->tx_bytes);
+    int rc = tx_op(tx, (struct op){.kind = OP_WRITE, .oid = oid, .stage = stage},
+                   stage->tx_bytes);
+
+    if (rc < 0)
+        obj_stage_drop(stage);
+    return rc;
 }
 
 int obj_tx_punch_array(struct obj_tx *tx, unsigned when, struct obj_id oid, uint64_t off,

@@ -268,6 +268,22 @@ static void array_edges(void)
 
 enum { WRITERS = 4, ROUNDS = 50 };
 
+/* The write that is too much for its transaction fails, and leaves it to be ended. */
+static void too_many_writes(void)
+{
+    static const uint8_t block[BLOCK];
+    struct dfe_oid id = {13, 13};
+    struct dfe_tx *tx;
+    unsigned n = 0;
+
+    CHECK_EQ(dfe_tx_begin(cont, &id, &tx), 0);
+    while (dfe_tx_write(tx, &id, n % 64 * BLOCK, block, BLOCK) == 0)
+        n++;
+    CHECK_EQ(n, 10000);
+    CHECK_EQ(dfe_tx_write(tx, &id, 0, block, BLOCK), -E2BIG);
+    dfe_tx_abort(tx);
+}
+
 static void *write_own_bytes(void *arg)
 {
     struct dfe_oid id = {12, 12};
@@ -305,6 +321,7 @@ int main(void)
     RUN(counters_and_punches);
     RUN(arrays_at_any_offset);
     RUN(array_edges);
+    RUN(too_many_writes);
     RUN(neighbours_in_one_block);
     api_teardown(path, pool, cont);
     return 0;
