@@ -15,6 +15,7 @@
 #include "cache/cache_int.h"
 
 #define STAGE_RUNS 256u /* runs given to the store at once */
+#define PART_RUNS 32u   /* of 1 MiB, in the worst pieces: far from a transaction's limits */
 #define RETRY_NS 100000000ull
 #define RETRIES_MAX 6u /* the wait doubles up to 6.4 s */
 
@@ -96,7 +97,9 @@ static bool flight_inline(const struct flight *f)
            f->cut.size <= DFE_INLINE_BYTES && f->cut.size > 0;
 }
 
-static int flight_stage(struct flight *f, struct cache_file *file, struct obj_tx *tx, bool sync)
+/* Stages runs [first, end). */
+static int flight_stage(struct flight *f, struct cache_file *file, struct obj_tx *tx,
+                        unsigned first, unsigned end, bool sync)
 {
     unsigned flags = OBJ_STAGE_RESERVED;
     struct obj_stage *stage;
@@ -109,8 +112,8 @@ static int flight_stage(struct flight *f, struct cache_file *file, struct obj_tx
     }
     if (sync && f->blocks * BLOCK <= DFE_JOURNAL_DATA_BYTES)
         flags |= OBJ_STAGE_JOURNAL;
-    for (unsigned i = 0; i < f->n_io && rc == 0; i += STAGE_RUNS) {
-        unsigned n = f->n_io - i < STAGE_RUNS ? f->n_io - i : STAGE_RUNS;
+    for (unsigned i = first; i < end && rc == 0; i += STAGE_RUNS) {
+        unsigned n = end - i < STAGE_RUNS ? end - i : STAGE_RUNS;
         rc = obj_array_stage(file->cont, file->oid, f->io + i, n, flags, &stage);
         if (rc == 0)
             rc = obj_tx_write(tx, OBJ_HOME, file->oid, stage);
@@ -118,27 +121,51 @@ static int flight_stage(struct flight *f, struct cache_file *file, struct obj_tx
     return rc;
 }
 
-static int flight_fly(struct flight *f, struct cache_file *file, bool sync)
+/* One transaction: the punches (with the first run) and runs [first, end). */
+static int flight_part(struct flight *f, struct cache_file *file, unsigned first, unsigned end,
+                       bool sync)
 {
     const struct ranges *holes = file->flying; /* changes only when the flight ends */
+    uint32_t n_holes = holes && first == 0 && !flight_inline(f) ? holes->n : 0;
     struct obj_tx *tx;
     int rc = obj_tx_begin(file->cont, file->oid, &tx);
 
     if (rc < 0)
         return rc;
-    for (uint32_t i = 0; holes && !flight_inline(f) && i < holes->n && rc == 0; i++) {
+    for (uint32_t i = 0; i < n_holes && rc == 0; i++) {
         const struct range *r = &holes->r[i];
         rc = obj_tx_punch_array(tx, OBJ_HOME, file->oid, r->from * BLOCK,
                                 r->to == UINT64_MAX ? UINT64_MAX : (r->to - r->from) * BLOCK);
     }
-    qsort(f->io, f->n_io, sizeof(*f->io), io_cmp);
     if (rc == 0)
-        rc = flight_stage(f, file, tx, sync);
+        rc = flight_stage(f, file, tx, first, end, sync);
     if (rc < 0) {
         obj_tx_abort(tx);
         return rc;
     }
     return file->ops->publish(file->owner, tx, &f->cut, sync ? OBJ_SYNC : 0);
+}
+
+/* Where free space is in pieces, a block may cost as much as an extent, and the cut may be more than
+ * a transaction holds. Then it is published in parts: a crash between them leaves a mixture of two
+ * moments, which is bad, but data that can never be published is worse. */
+static int flight_fly(struct flight *f, struct cache_file *file, bool sync)
+{
+    int rc;
+
+    qsort(f->io, f->n_io, sizeof(*f->io), io_cmp);
+    rc = flight_part(f, file, 0, f->n_io, sync);
+    if (rc != -E2BIG || f->n_io <= PART_RUNS)
+        return rc;
+    base_log(BASE_LOG_WARN, "cache: object %llx:%llx: %llu blocks are published in parts",
+             (unsigned long long)file->oid.hi, (unsigned long long)file->oid.lo,
+             (unsigned long long)f->blocks);
+    rc = 0;
+    for (unsigned i = 0; i < f->n_io && rc == 0; i += PART_RUNS) {
+        unsigned end = f->n_io - i < PART_RUNS ? f->n_io : i + PART_RUNS;
+        rc = flight_part(f, file, i, end, sync && end == f->n_io);
+    }
+    return rc;
 }
 
 /* -- landing --------------------------------------------------------------------------------- */

@@ -332,6 +332,51 @@ static void test_scattered_blocks_fit_a_transaction(void)
     rig_free(&rig);
 }
 
+/* Free space in pieces may make a cut more than the store takes at once. */
+static void test_too_large_goes_in_parts(void)
+{
+    struct cache_opts opts = slow_opts();
+    struct rig_owner owner;
+    struct cache_file *file;
+    uint64_t commits;
+    struct rig rig;
+
+    fill(9);
+    rig_make(&rig, 1 << 30);
+    rig_open(&rig, &opts);
+    file = rig_file(&rig, &owner, 1);
+    write_all(file, 0, sizeof(bytes));
+    CHECK_EQ(cache_publish(file, 0), 0);
+    CHECK_EQ(cache_punch(file, 0, 1 << 20, 2, 0), 0);
+    memset(bytes, 0, 1 << 20);
+    for (size_t off = 8192; off < sizeof(bytes); off += 8192) {
+        memset(bytes + off, (int)(off >> 13), 4096);
+        write_all(file, off, 4096);
+    }
+    model_fail(MODEL_COMMIT, 1, 1, -E2BIG);
+    commits = model_calls(MODEL_COMMIT);
+    CHECK_EQ(cache_publish(file, CACHE_SYNC), 0);
+    CHECK(model_calls(MODEL_COMMIT) - commits > 10);
+    CHECK(!cache_file_dirty(file));
+    cache_drop(rig.cache, NULL);
+    check_all(file, sizeof(bytes));
+    /* a part fails: everything is kept */
+    for (size_t off = 8192; off < sizeof(bytes); off += 8192) {
+        memset(bytes + off, (int)(off >> 12), 4096);
+        write_all(file, off, 4096);
+    }
+    model_fail(MODEL_COMMIT, 1, 1, -E2BIG);
+    model_fail(MODEL_SYNC, 1, 1, -EIO);
+    CHECK_EQ(cache_publish(file, CACHE_SYNC), -EIO);
+    CHECK(cache_file_dirty(file));
+    CHECK_EQ(cache_publish(file, CACHE_SYNC), 0);
+    cache_drop(rig.cache, NULL);
+    check_all(file, sizeof(bytes));
+    cache_file_put(file);
+    rig_close(&rig, false);
+    rig_free(&rig);
+}
+
 static void test_discard(void)
 {
     struct cache_opts opts = slow_opts();
@@ -409,6 +454,7 @@ int main(void)
     RUN(test_writers_do_not_wait_for_write_back);
     RUN(test_writers_are_slowed_not_stopped);
     RUN(test_scattered_blocks_fit_a_transaction);
+    RUN(test_too_large_goes_in_parts);
     RUN(test_discard);
     RUN(test_idle);
     return 0;
