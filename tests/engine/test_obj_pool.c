@@ -232,6 +232,25 @@ static void damaged_superblocks(void)
     CHECK_EQ(sim_destroy("dam"), 0);
 }
 
+/* Blocks that are staged on a reservation are not counted as free twice over. */
+static void free_while_staged(void)
+{
+    static uint8_t buf[8 * RIG_BLK] __attribute__((aligned(4096)));
+    struct obj_io io = {.buf = buf, .len = sizeof(buf)};
+    struct obj_stage *st;
+    uint64_t all;
+
+    rig_make(&rig, "free", NULL, 64);
+    all = query().free_bytes;
+    CHECK_EQ(obj_reserve(rig.pool, all, 0), 0);
+    CHECK_EQ(obj_array_stage(rig.cont, rig_oid(1), &io, 1, OBJ_STAGE_RESERVED, &st), 0);
+    CHECK_EQ(query().free_bytes, 0);
+    obj_stage_drop(st);
+    obj_unreserve(rig.pool, all);
+    CHECK_EQ(query().free_bytes, all);
+    rig_destroy(&rig);
+}
+
 static void bad_data_block(void)
 {
     uint8_t *buf = aligned_alloc(RIG_BLK, 10 * RIG_BLK), want[RIG_BLK];
@@ -304,6 +323,7 @@ int main(void)
     RUN(index_older);
     RUN(wrong_device);
     RUN(damaged_superblocks);
+    RUN(free_while_staged);
     RUN(bad_data_block);
     RUN(damaged_journal);
     return 0;
