@@ -124,16 +124,34 @@ static int write_index(struct obj_pool *pool)
 
 /* -- 2 to 5 ---------------------------------------------------------------------------------- */
 
+/* The superblock names the least checkpoint that the index may have. */
+static int name_least(struct obj_pool *pool, uint64_t number)
+{
+    struct super s = pool->super;
+    int rc;
+
+    s.least_checkpoint = number;
+    rc = super_write(pool->dev, &s);
+    if (rc < 0)
+        return rc;
+    /* the rest of pool->super never changes, and is read without the lock */
+    pool->super.generation = s.generation;
+    pool->super.least_checkpoint = s.least_checkpoint;
+    return 0;
+}
+
 /* *fatal: what was told to be durable may not be (O9). */
 static int write_frozen(struct obj_pool *pool, bool *fatal)
 {
-    struct super s = pool->super;
     int rc = jdata_write_home(pool);
 
     *fatal = false;
     if (rc < 0)
         return rc;
     rc = queue_flush(pool->dev);
+    /* power may have failed before 4: the index must not get two ahead, it would be refused */
+    if (rc == 0 && pool->super.least_checkpoint < pool->ckpt.number)
+        rc = name_least(pool, pool->ckpt.number);
     if (rc < 0) {
         *fatal = true;
         return rc;
@@ -143,16 +161,9 @@ static int write_frozen(struct obj_pool *pool, bool *fatal)
         rc = write_index(pool);
     if (rc < 0)
         return rc;
-    s.least_checkpoint = pool->ckpt_next.number;
-    rc = super_write(pool->dev, &s);
-    if (rc < 0) {
-        *fatal = true;
-        return rc;
-    }
-    /* the rest of pool->super never changes, and is read without the lock */
-    pool->super.generation = s.generation;
-    pool->super.least_checkpoint = s.least_checkpoint;
-    return 0;
+    rc = name_least(pool, pool->ckpt_next.number);
+    *fatal = rc < 0;
+    return rc;
 }
 
 static void finish(struct obj_pool *pool, uint64_t began_ns)
