@@ -384,6 +384,19 @@ int obj_sync(struct obj_pool *pool)
     return pool->threads ? journal_sync(pool, pos, epoch) : 0;
 }
 
+/* Whoever changes much wakes this thread often enough for this. */
+static void feed_overlay(struct obj_pool *pool)
+{
+    void *spare;
+
+    if (!overlay_hungry(pool->active))
+        return;
+    pthread_mutex_unlock(&pool->lock);
+    spare = overlay_spare_make();
+    pthread_mutex_lock(&pool->lock);
+    overlay_spare_give(pool->active, spare); /* nobody else gives */
+}
+
 void *journal_thread(void *arg)
 {
     struct obj_pool *pool = arg;
@@ -391,6 +404,7 @@ void *journal_thread(void *arg)
 
     pthread_mutex_lock(&pool->lock);
     while (!pool->stop && rc == 0 && !pool->failed) {
+        feed_overlay(pool);
         uint64_t due = pool->jrnl_since_ns + pool->interval_ns, pos = journal_head(pool->journal);
         bool flush = pool->jrnl_dirty && base_mono_ns() >= due;
         struct timespec t = deadline(due);

@@ -6,7 +6,8 @@
  *   O1 entries and nodes are never removed: a deletion is a tombstone, memory goes with the overlay
  *   O2 all keys of a tree share its object's prefix; a leaf's keys ascend, and so do the leaves
  *   O3 an inner node's separator i is not above any key of child i and above all of child i - 1
- *   O4 after publication `order` never changes; a new object retires it (active overlay only)
+ *   O4 an object is found in `hash`, or in `old` at `moved` or after it
+ *   O5 after publication `order` never changes; a new object retires it (active overlay only)
  *
  * Nodes compare the 8 bytes after the prefix as one integer, so that a search touches few cache
  * lines: a key itself is looked at once, or where these bytes tie. The first leaf of an object
@@ -30,8 +31,10 @@
 #define FIRST_LEAF 2u
 #define HEIGHT_MAX 12u /* 16^12 keys at the least fill */
 #define CHUNK_FIRST_BYTES (32u << 10)
-#define CHUNK_BYTES (2u << 20) /* one huge page, where there are any: fewer TLB misses */
+#define CHUNK_BYTES ((size_t)2 << 20) /* one huge page, where there are any: fewer TLB misses */
+#define PAGE_BYTES 4096u
 #define HASH_FIRST 64u
+#define HASH_MOVE 8u /* slots moved by one insertion; 2 would just do */
 
 struct entry {
     uint32_t vlen, vcap; /* bytes */
@@ -61,6 +64,7 @@ struct slot {
 
 struct chunk {
     struct chunk *next;
+    bool mapped; /* CHUNK_BYTES from the kernel; else from the heap */
 };
 
 struct order {
@@ -70,10 +74,11 @@ struct order {
 
 struct overlay {
     struct chunk *chunks;
-    uint8_t *at, *end; /* of the chunk in use */
+    struct chunk *spare; /* ready to be used, or NULL */
+    uint8_t *at, *end;   /* of the chunk in use */
     uint64_t bytes, keys, objects;
-    struct slot *hash;
-    uint64_t hash_mask, hash_seed;
+    struct slot *hash, *old; /* old: half as large, while its slots move to hash a few at a time */
+    uint64_t hash_mask, hash_seed, moved;
     _Atomic(struct order *) order; /* NULL: not sorted */
 };
 
@@ -87,23 +92,69 @@ struct probe {
 
 /* -- memory ------------------------------------------------------------------------------------ */
 
+/* From the kernel at once: giving back hundreds of them through the heap would stop other threads
+ * that allocate. huge: worth its first touch. */
+static struct chunk *chunk_map(bool huge)
+{
+    uint8_t *p = mmap(NULL, 2 * CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                      -1, 0);
+    size_t before;
+
+    if (p == MAP_FAILED)
+        return NULL;
+    before = -(uintptr_t)p % CHUNK_BYTES;
+    if (before)
+        munmap(p, before);
+    munmap(p + before + CHUNK_BYTES, CHUNK_BYTES - before);
+    p += before;
+    (void)madvise(p, CHUNK_BYTES, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE); /* may fail */
+    return (struct chunk *)(void *)p;
+}
+
+static void chunk_unmap(struct chunk *c)
+{
+    if (c)
+        munmap(c, CHUNK_BYTES);
+}
+
 static void *chunk_add(struct overlay *o, size_t bytes)
 {
     struct chunk *c;
+    bool mapped = bytes + sizeof(*c) == CHUNK_BYTES;
 
-    if (bytes + sizeof(*c) == CHUNK_BYTES) {
-        c = aligned_alloc(CHUNK_BYTES, CHUNK_BYTES);
-        if (c)
-            (void)madvise(c, CHUNK_BYTES, MADV_HUGEPAGE); /* an optimisation that may fail */
+    if (mapped && o->spare) {
+        c = o->spare;
+        o->spare = NULL;
     } else {
-        c = malloc(sizeof(*c) + bytes);
+        c = mapped ? chunk_map(false) : malloc(sizeof(*c) + bytes);
     }
     if (!c)
         return NULL;
+    c->mapped = mapped;
     c->next = o->chunks;
     o->chunks = c;
     o->bytes += sizeof(*c) + bytes;
     return c + 1;
+}
+
+bool overlay_hungry(const struct overlay *o)
+{
+    return !o->spare && o->bytes > CHUNK_BYTES;
+}
+
+void *overlay_spare_make(void)
+{
+    struct chunk *c = chunk_map(true);
+
+    for (size_t i = 0; c && i < CHUNK_BYTES; i += PAGE_BYTES)
+        *((volatile uint8_t *)c + i) = 0;
+    return c;
+}
+
+void overlay_spare_give(struct overlay *o, void *spare)
+{
+    DFE_ASSERT(!o->spare);
+    o->spare = spare;
 }
 
 /* Makes the next `bytes` of take() certain. */
@@ -210,16 +261,44 @@ static uint64_t hash_prefix(const struct overlay *o, const uint8_t *p, unsigned 
     return h;
 }
 
+static struct slot *table_make(uint64_t slots)
+{
+    void *p;
+
+    if (slots * sizeof(struct slot) < CHUNK_BYTES)
+        return calloc(slots, sizeof(struct slot));
+    /* the heap would clear used memory at once, the kernel does it page by page */
+    p = mmap(NULL, slots * sizeof(struct slot), PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static void table_free(struct slot *table, uint64_t slots)
+{
+    if (slots * sizeof(struct slot) < CHUNK_BYTES)
+        free(table);
+    else
+        munmap(table, slots * sizeof(struct slot));
+}
+
+static struct object *table_find(const struct slot *table, uint64_t mask, const uint8_t *prefix,
+                                 unsigned len, uint64_t hash)
+{
+    for (uint64_t i = hash & mask;; i = (i + 1) & mask) {
+        struct object *obj = table[i].obj;
+        if (!obj)
+            return NULL;
+        if (table[i].hash == hash && obj->plen == len && memcmp(obj->prefix, prefix, len) == 0)
+            return obj;
+    }
+}
+
 static struct object *object_find(const struct overlay *o, const uint8_t *prefix, unsigned len,
                                   uint64_t hash)
 {
-    for (uint64_t i = hash & o->hash_mask;; i = (i + 1) & o->hash_mask) {
-        struct object *obj = o->hash[i].obj;
-        if (!obj)
-            return NULL;
-        if (o->hash[i].hash == hash && obj->plen == len && memcmp(obj->prefix, prefix, len) == 0)
-            return obj;
-    }
+    struct object *obj = table_find(o->hash, o->hash_mask, prefix, len, hash);
+
+    return obj || !o->old ? obj : table_find(o->old, o->hash_mask / 2, prefix, len, hash);
 }
 
 static void hash_insert(struct slot *table, uint64_t mask, uint64_t hash, struct object *obj)
@@ -231,24 +310,43 @@ static void hash_insert(struct slot *table, uint64_t mask, uint64_t hash, struct
     table[i] = (struct slot){hash, obj};
 }
 
+/* All at once would stop everybody for 8 ms at 200,000 objects. What has moved stays in the old
+ * table too: chains lead through it. */
+static void hash_move_some(struct overlay *o)
+{
+    uint64_t slots = (o->hash_mask + 1) / 2;
+
+    for (unsigned n = 0; n < HASH_MOVE && o->moved < slots; n++) {
+        const struct slot *s = &o->old[o->moved++];
+        if (s->obj)
+            hash_insert(o->hash, o->hash_mask, s->hash, s->obj);
+    }
+    if (o->moved < slots)
+        return;
+    table_free(o->old, slots);
+    o->old = NULL;
+    o->bytes -= slots * sizeof(*o->old);
+}
+
 /* Keeps a quarter of the table empty. */
 static int hash_room(struct overlay *o)
 {
     uint64_t slots = o->hash_mask + 1;
     struct slot *bigger;
 
+    if (o->old)
+        hash_move_some(o);
     if ((o->objects + 1) * 4 <= slots * 3)
         return 0;
-    bigger = calloc(slots * 2, sizeof(*bigger));
+    DFE_ASSERT(!o->old);
+    bigger = table_make(slots * 2);
     if (!bigger)
         return -ENOMEM;
-    for (uint64_t i = 0; i < slots; i++)
-        if (o->hash[i].obj)
-            hash_insert(bigger, slots * 2 - 1, o->hash[i].hash, o->hash[i].obj);
-    free(o->hash);
+    o->old = o->hash;
+    o->moved = 0;
     o->hash = bigger;
     o->hash_mask = slots * 2 - 1;
-    o->bytes += slots * sizeof(*bigger);
+    o->bytes += 2 * slots * sizeof(*bigger);
     return 0;
 }
 
@@ -460,7 +558,7 @@ int overlay_open(struct overlay **out)
 
     if (!o)
         return -ENOMEM;
-    o->hash = calloc(HASH_FIRST, sizeof(*o->hash));
+    o->hash = table_make(HASH_FIRST);
     if (!o->hash) {
         free(o);
         return -ENOMEM;
@@ -480,10 +578,16 @@ void overlay_close(struct overlay *o)
         return;
     for (struct chunk *c = o->chunks; c; c = next) {
         next = c->next;
-        free(c);
+        if (c->mapped)
+            chunk_unmap(c);
+        else
+            free(c);
     }
+    chunk_unmap(o->spare);
     order_retire(o);
-    free(o->hash);
+    table_free(o->hash, o->hash_mask + 1);
+    if (o->old)
+        table_free(o->old, (o->hash_mask + 1) / 2);
     free(o);
 }
 
@@ -673,6 +777,10 @@ int overlay_sort(struct overlay *o)
     for (uint64_t i = 0; i <= o->hash_mask; i++)
         if (o->hash[i].obj)
             order->obj[order->n++] = o->hash[i].obj;
+    for (uint64_t i = o->moved; o->old && i <= o->hash_mask / 2; i++)
+        if (o->old[i].obj)
+            order->obj[order->n++] = o->old[i].obj;
+    DFE_ASSERT(order->n == o->objects);
     qsort(order->obj, order->n, sizeof(order->obj[0]), object_cmp);
     for (uint64_t i = 0; i < order->n; i++)
         order->obj[i]->rank = (uint32_t)i;

@@ -11,6 +11,7 @@
 #ifndef DFE_OBJ_OVERLAY_H
 #define DFE_OBJ_OVERLAY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,6 +45,14 @@ int overlay_next(const struct overlay *o, struct overlay_cur *cur);
 
 uint64_t overlay_keys(const struct overlay *o);
 uint64_t overlay_bytes(const struct overlay *o); /* memory, for the checkpoint's trigger */
+
+/* Memory that the next puts will want, made ready without the mutex: the first touch of a huge page
+ * was seen to take 5 ms. Under the mutex the active overlay is asked whether it is hungry, and is
+ * given what was then made without it (NULL: nothing; ordinary pages will do). Another one may have
+ * become the active one meanwhile, which takes a spare as well. One thread does all this. */
+bool overlay_hungry(const struct overlay *o);
+void *overlay_spare_make(void);
+void overlay_spare_give(struct overlay *o, void *spare);
 
 /* Called before an overlay is walked as a whole: makes the order over objects, so that puts need
  * not keep it (about 0.5 us an object; free when nothing has changed). Without it, a walk ends with
