@@ -374,15 +374,15 @@ int obj_tx_commit(struct obj_tx *tx, unsigned flags, uint64_t *epoch)
 int obj_wait_room(struct obj_pool *pool)
 {
     bool full;
-    uint64_t head;
+    uint64_t room;
     int rc;
 
     pthread_mutex_lock(&pool->lock);
     rc = pool->read_only ? -EROFS : 0;
-    head = journal_head(pool->journal);
+    room = journal_room(pool->journal);
     pthread_mutex_unlock(&pool->lock);
     if (rc == 0)
-        rc = journal_write(pool->journal, &pool->lock, head, false);
+        rc = journal_write(pool->journal, &pool->lock, room, false);
     pthread_mutex_lock(&pool->lock);
     if (rc < 0 && rc != -EROFS)
         pool_fail(pool, rc, "writing the journal");

@@ -19,9 +19,12 @@
 #include "base/words.h"
 #include "obj/journal_int.h"
 
-/* A record that is not larger than BATCH_SOFT_BYTES always fits, so that append allocates nothing.
- */
-#define BUF_BYTES (2u * BATCH_SOFT_BYTES + 2 * DFE_BLOCK_BYTES)
+/* A buffer takes a record while it is shorter than this: the device may be busy with what a
+ * checkpoint writes, and those who only append need not wait for it meanwhile. What was never used
+ * costs no memory. */
+#define BUF_SOFT_BYTES (8u << 20)
+/* A record that is not larger than BATCH_SOFT_BYTES fits, so that append allocates nothing. */
+#define BUF_BYTES (BUF_SOFT_BYTES + BATCH_SOFT_BYTES + 2 * DFE_BLOCK_BYTES)
 
 int journal_new_seq(uint64_t *seq)
 {
@@ -132,42 +135,6 @@ static int buf_grow(struct batch_buf *b, size_t bytes)
     return 0;
 }
 
-int journal_append(struct journal *j, const struct journal_piece *v, unsigned n, uint64_t *end)
-{
-    struct batch_buf *b = j->open;
-    size_t len = 0, bytes, pad;
-    uint8_t *p;
-
-    for (unsigned i = 0; i < n; i++) {
-        if (v[i].len > JOURNAL_RECORD_BYTES - len)
-            return -E2BIG;
-        len += v[i].len;
-    }
-    bytes = bytes_with(b, len);
-    if (journal_ring_full(j, len))
-        return -EINPROGRESS;
-    if (bytes > BATCH_SOFT_BYTES && b->closed + b->open >= BATCH_SOFT_BYTES)
-        return -EINPROGRESS;
-    if (bytes > b->cap && buf_grow(b, bytes))
-        return -ENOMEM;
-    if (b->open == 0)
-        b->open = sizeof(struct batch_disk);
-    p = b->mem + b->closed + b->open;
-    put_le32(p, (uint32_t)len);
-    p += RECORD_FRAME_BYTES;
-    for (unsigned i = 0; i < n; i++) {
-        if (v[i].len)
-            memcpy(p, v[i].ptr, v[i].len);
-        p += v[i].len;
-    }
-    pad = round_up(RECORD_FRAME_BYTES + len, RECORD_ALIGN_BYTES) - RECORD_FRAME_BYTES - len;
-    memset(p, 0, pad);
-    b->open += RECORD_FRAME_BYTES + len + pad;
-    b->open_records++;
-    *end = buf_end(b);
-    return 0;
-}
-
 /* The header but for what is known only when the batch is written (flushed, crc). */
 static void batch_close(struct journal *j)
 {
@@ -191,6 +158,67 @@ static void batch_close(struct journal *j)
     b->closed += len;
     b->open = 0;
     b->open_records = 0;
+}
+
+/* What is open is to be written; the other buffer, which is free, takes records. */
+static void turn_over(struct journal *j)
+{
+    struct batch_buf *b = j->open;
+
+    DFE_ASSERT(!j->pending);
+    batch_close(j);
+    j->pending = b;
+    j->open = b == &j->bufs[0] ? &j->bufs[1] : &j->bufs[0];
+    j->open->pos = buf_end(b);
+    j->open->closed = 0;
+}
+
+/* A buffer with room, without waiting. */
+static bool buf_room(struct journal *j)
+{
+    if (j->open->open >= BATCH_SOFT_BYTES)
+        batch_close(j);
+    if (j->open->closed + j->open->open < BUF_SOFT_BYTES)
+        return true;
+    if (j->pending)
+        return false;
+    turn_over(j);
+    return true;
+}
+
+int journal_append(struct journal *j, const struct journal_piece *v, unsigned n, uint64_t *end)
+{
+    struct batch_buf *b;
+    size_t len = 0, bytes, pad;
+    uint8_t *p;
+
+    for (unsigned i = 0; i < n; i++) {
+        if (v[i].len > JOURNAL_RECORD_BYTES - len)
+            return -E2BIG;
+        len += v[i].len;
+    }
+    if (!buf_room(j) || journal_ring_full(j, len))
+        return -EINPROGRESS;
+    b = j->open;
+    bytes = bytes_with(b, len);
+    if (bytes > b->cap && buf_grow(b, bytes))
+        return -ENOMEM;
+    if (b->open == 0)
+        b->open = sizeof(struct batch_disk);
+    p = b->mem + b->closed + b->open;
+    put_le32(p, (uint32_t)len);
+    p += RECORD_FRAME_BYTES;
+    for (unsigned i = 0; i < n; i++) {
+        if (v[i].len)
+            memcpy(p, v[i].ptr, v[i].len);
+        p += v[i].len;
+    }
+    pad = round_up(RECORD_FRAME_BYTES + len, RECORD_ALIGN_BYTES) - RECORD_FRAME_BYTES - len;
+    memset(p, 0, pad);
+    b->open += RECORD_FRAME_BYTES + len + pad;
+    b->open_records++;
+    *end = buf_end(b);
+    return 0;
 }
 
 void journal_mark(struct journal *j, uint64_t *pos, uint64_t *seq)
@@ -248,21 +276,17 @@ static int write_batches(struct journal *j, struct batch_buf *b, uint64_t *from,
     return 0;
 }
 
-/* One turn as the writer: what failed before, else what is open. The mutex is held on entry and on
+/* One turn as the writer: what waits for it, else what is open. The mutex is held on entry and on
  * return, not in between. */
 static int turn_write(struct journal *j, pthread_mutex_t *mutex)
 {
-    struct batch_buf *b = j->pending;
     uint64_t from = j->written, flushed = j->durable;
+    struct batch_buf *b;
     int err;
 
-    if (!b) {
-        batch_close(j);
-        b = j->pending = j->open;
-        j->open = b == &j->bufs[0] ? &j->bufs[1] : &j->bufs[0];
-        j->open->pos = buf_end(b);
-        j->open->closed = 0;
-    }
+    if (!j->pending)
+        turn_over(j);
+    b = j->pending;
     j->writing = true;
     pthread_mutex_unlock(mutex);
     err = write_batches(j, b, &from, flushed);
@@ -332,6 +356,11 @@ uint64_t journal_ring_bytes(const struct journal *j)
 uint64_t journal_head(const struct journal *j)
 {
     return buf_end(j->open);
+}
+
+uint64_t journal_room(const struct journal *j)
+{
+    return j->pending ? buf_end(j->pending) : buf_end(j->open);
 }
 
 uint64_t journal_durable(const struct journal *j)

@@ -91,6 +91,8 @@ void journal_trim(struct journal *j, uint64_t pos);
 uint64_t journal_used_bytes(const struct journal *j);
 uint64_t journal_ring_bytes(const struct journal *j);
 uint64_t journal_head(const struct journal *j); /* end of what was appended */
+/* Where journal_write has to get for memory to be free again that is not now. */
+uint64_t journal_room(const struct journal *j);
 uint64_t journal_durable(const struct journal *j);
 
 #endif
