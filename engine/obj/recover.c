@@ -173,6 +173,9 @@ static int load_checkpoint(struct obj_pool *pool, bool super_gone)
         return base_refuse(-EMEDIUMTYPE, "the index in %s belongs to another pool", pool->path);
     if (super_gone)
         super_from_index(pool);
+    if (!super_geometry_ok(&pool->super))
+        return base_fail(-EUCLEAN, "the index of pool %s tells an impossible geometry",
+                         pool->record.label);
     pool_geometry(&pool->super, &geo);
     if (geo.size_blk != pool->ckpt.size_blk || geo.journal_blk != pool->ckpt.journal_blk ||
         geo.journal_len_blk != pool->ckpt.journal_len_blk || geo.data_blk != pool->ckpt.data_blk ||
@@ -305,6 +308,8 @@ static int64_t check_op(struct replay *r, const uint8_t *p, size_t left, uint64_
             (kv.op == REC_DEL) != (kv.vlen == 0) || (kv.vlen > 0 && kv.vlen < FMT_BIRTH_BYTES))
             return -EUCLEAN;
         p += sizeof(kv);
+        if (*p >= KEY_KV && kv.klen < KEY_OBJ_BYTES)
+            return -EUCLEAN;
         if (kv.op == REC_PUT && *p == KEY_EXT) {
             rc = ext_parse(p, kv.klen, p + kv.klen, kv.vlen, &e);
             if (rc == 0 && !ext_in_device(r->pool, &e))

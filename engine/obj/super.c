@@ -97,7 +97,7 @@ static bool range_ok(uint64_t at, uint64_t len, uint64_t least, uint64_t end)
     return len > 0 && at >= least && at <= end && len <= end - at;
 }
 
-static bool geometry_ok(const struct super *s)
+bool super_geometry_ok(const struct super *s)
 {
     return range_ok(s->journal_blk, s->journal_len_blk, SUPER_COPIES, s->data_blk) &&
            range_ok(s->data_blk, s->data_len_blk, s->journal_blk, s->size_blk) &&
@@ -125,7 +125,7 @@ static int decode(const struct super_disk *d, uint32_t copy, struct super *s)
     s->data_blk = le64toh(d->data_blk);
     s->data_len_blk = le64toh(d->data_len_blk);
     s->least_checkpoint = le64toh(d->least_checkpoint);
-    if (s->format == 0 || le32toh(d->block_bytes) != DFE_BLOCK_BYTES || !geometry_ok(s))
+    if (s->format == 0 || le32toh(d->block_bytes) != DFE_BLOCK_BYTES || !super_geometry_ok(s))
         return -EUCLEAN;
     return 0;
 }

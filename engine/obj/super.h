@@ -41,6 +41,8 @@ int super_write(struct queue_dev *dev, struct super *s); /* both copies, flushed
  * is set and the good one is used (the next super_write heals the other). */
 int super_read(struct queue_dev *dev, struct super *out, bool *one_damaged);
 int super_wipe(struct queue_dev *dev);
+/* Do superblocks, journal and data lie one after the other within size_blk? */
+bool super_geometry_ok(const struct super *s);
 
 struct pool_record {
     char label[64];

@@ -2,6 +2,7 @@
 /* Pools and containers: making, opening, refusing, damage, destroying. */
 #include "obj_rig.h"
 
+#include "obj/index.h"
 #include "sim_device.h"
 
 #include <sys/stat.h>
@@ -205,6 +206,36 @@ static void wrong_device(void)
     CHECK_EQ(obj_pool_destroy(other, false), 0);
 }
 
+/* One field of the index's checkpoint record gets another value and its checksum; the superblocks
+ * are gone. */
+static void impossible_geometry(size_t at)
+{
+    static const char key[] = "\x01" "checkpoint";
+    static const uint64_t values[] = {0, 1u << 20, UINT64_MAX / 4096, UINT64_MAX};
+    uint8_t old[200], v[200];
+    struct index_tx *tx;
+    struct index *ix;
+    char dir[400];
+    size_t len;
+
+    snprintf(dir, sizeof(dir), "%s/index", rig.path);
+    for (unsigned i = 0; i <= sizeof(values) / sizeof(*values); i++) {
+        bool last = i == sizeof(values) / sizeof(*values);
+        CHECK_EQ(index_open(dir, false, &ix), 0);
+        if (i == 0)
+            CHECK_EQ(index_get(ix, key, 11, old, sizeof(old), &len), 0);
+        memcpy(v, old, len);
+        if (!last)
+            put_le64(v + at, values[i]);
+        CHECK_EQ(index_begin(ix, &tx), 0);
+        CHECK_EQ(index_put(tx, key, 11, v, len), 0);
+        CHECK_EQ(index_commit(tx), 0);
+        index_close(ix);
+        CHECK_EQ(rig_try_open(&rig, 0), last ? 0 : -EUCLEAN);
+    }
+    CHECK_EQ(rig_shut(&rig), 0);
+}
+
 static void damaged_superblocks(void)
 {
     CHECK_EQ(sim_create("dam", 64 * MIB, 1), 0);
@@ -227,6 +258,8 @@ static void damaged_superblocks(void)
     CHECK(strcmp(rig_get(rig.cont, 1, "k"), "v") == 0);
     CHECK(rig_check(&rig) == 1); /* the damage itself */
     CHECK_EQ(rig_shut(&rig), 0);
+    for (size_t at = 64; at < 96; at += 8) /* and an index that tells nonsense */
+        impossible_geometry(at);
     CHECK_EQ(obj_pool_destroy(rig.path, false), -EUCLEAN);
     CHECK_EQ(obj_pool_destroy(rig.path, true), 0);
     CHECK_EQ(sim_destroy("dam"), 0);
