@@ -156,8 +156,6 @@ static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *
         inode->st.version = st.version;
     }
     inode->state &= (uint8_t)~INODE_BUSY;
-    if (inode->state & INODE_SETTLE)
-        worker_kick(ns);
     pthread_cond_broadcast(&ns->changed);
     pthread_mutex_unlock(&ns->lock);
     return err;
@@ -170,9 +168,10 @@ void data_mtime_pending(struct ns_inode *inode)
     struct ns *ns = inode->ns;
 
     inode->state |= INODE_SETTLE;
+    if (list_empty(&ns->settling))
+        worker_kick(ns); /* else it looks by itself, again and again */
     list_del(&inode->files);
     list_add_tail(&ns->settling, &inode->files);
-    worker_kick(ns);
 }
 
 int data_settle(struct ns_call *c, struct ns_inode *inode)

@@ -13,6 +13,8 @@
 #define RECLAIM_BATCH 64u
 /* How soon a time that was set on a file with dirty data is looked at again. */
 #define SETTLE_WAIT_NS 20000000u
+/* How many are looked at then: the lock is held, and a copied tree leaves thousands of them. */
+#define SETTLE_BATCH 256u
 
 struct reclaim {
     uint64_t ino, birth;
@@ -189,15 +191,23 @@ static void worker_number(struct ns *ns)
 
 static void worker_settle(struct ns *ns)
 {
+    const struct ns_inode *again = NULL; /* the first that was put back */
     struct ns_call c;
     struct timespec until;
     uint64_t at_ns = base_mono_ns() + SETTLE_WAIT_NS;
 
     pthread_mutex_unlock(&ns->lock);
     call_begin(&c, ns, DFE_NOWAIT);
-    list_for_each_safe(pos, tmp, &ns->settling) {
-        if (data_settle(&c, container_of(pos, struct ns_inode, files)))
+    for (unsigned n = 0; n < SETTLE_BATCH && !list_empty(&ns->settling); n++) {
+        struct ns_inode *inode = container_of(ns->settling.next, struct ns_inode, files);
+
+        if (inode == again || data_settle(&c, inode))
             break;
+        if (!(inode->state & INODE_SETTLE))
+            continue;
+        list_del(&inode->files); /* still dirty */
+        list_add_tail(&ns->settling, &inode->files);
+        again = again ? again : inode;
     }
     call_end(&c, 0);
     pthread_mutex_lock(&ns->lock);
