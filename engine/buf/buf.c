@@ -3,7 +3,7 @@
  * Arena of I/O buffers.
  *
  * Invariants:
- *  1. extent i, when it exists, lies at base + i * 64 MiB: a buffer's address names its extent;
+ *  1. extent i, when it exists, lies at base + i * 8 MiB: a buffer's address names its extent;
  *  2. bit i of fits[n] is set if and only if extent i is ready and has a free block of order n or
  *     more; the lowest such extent serves, so that the high ones drain and can be given back;
  *  3. extents are mapped, unmapped and shown to the watcher only by the thread that holds

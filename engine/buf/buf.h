@@ -2,7 +2,7 @@
 /*
  * Arena of I/O buffers: memory that devices may reach and that does not move.
  *
- * The arena grows by extents of 64 MiB up to its bound: memfds of hugepages where there are any,
+ * The arena grows by extents of 8 MiB up to its bound: memfds of hugepages where there are any,
  * else transparent hugepages, else ordinary pages. A buffer is a power of two from 4 KiB to 1 MiB
  * and is aligned to its size. Any thread may call; a mutex inside is never held across a fault.
  */

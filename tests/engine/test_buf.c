@@ -8,6 +8,8 @@
 #include "test.h"
 
 #define EXTENT ((uint64_t)DFE_ARENA_EXTENT_BYTES)
+#define UNITS_PER_EXTENT (DFE_ARENA_EXTENT_BYTES / BUF_MIN_BYTES)
+#define LARGE_PER_EXTENT (DFE_ARENA_EXTENT_BYTES / BUF_MAX_BYTES)
 
 static uint64_t seed;
 
@@ -94,13 +96,13 @@ static void kinds_fall_back(void)
 /* Every byte up to the bound can be had, and not one buffer more; extents come and go whole. */
 static void grows_to_the_bound_and_shrinks(void)
 {
-    enum { EXTENTS = 3, N = EXTENTS * 64 };
+    enum { EXTENTS = 3, N = EXTENTS * LARGE_PER_EXTENT };
     struct buf_arena *a = arena_open(EXTENTS);
     void *p[N];
 
     for (int i = 0; i < N; i++) {
         CHECK(p[i] = buf_alloc(a, 1u << 20));
-        CHECK_EQ(mapped(a), (unsigned)(i / 64 + 1) * EXTENT);
+        CHECK_EQ(mapped(a), ((unsigned)i / LARGE_PER_EXTENT + 1) * EXTENT);
     }
     CHECK(!buf_alloc(a, 4096));
     CHECK_EQ(used(a), EXTENTS * EXTENT);
@@ -119,7 +121,7 @@ static void grows_to_the_bound_and_shrinks(void)
 /* Small buffers that are freed join again into large ones. */
 static void buddies_join(void)
 {
-    enum { N = 16384 };
+    enum { N = UNITS_PER_EXTENT };
     static void *p[N];
     struct buf_arena *a = arena_open(1);
 
@@ -134,9 +136,9 @@ static void buddies_join(void)
     }
     for (int i = 0; i < N; i++)
         buf_free(a, p[i], 4096);
-    for (int i = 0; i < 64; i++)
+    for (unsigned i = 0; i < LARGE_PER_EXTENT; i++)
         CHECK(p[i] = buf_alloc(a, 1u << 20));
-    for (int i = 0; i < 64; i++)
+    for (unsigned i = 0; i < LARGE_PER_EXTENT; i++)
         buf_free(a, p[i], 1u << 20);
     buf_arena_close(a);
 }
@@ -173,7 +175,7 @@ static void check_mark(const struct live *l)
 /* Random allocations and frees against a shadow map with one byte per 4 KiB of the arena. */
 static void random_against_shadow(void)
 {
-    enum { EXTENTS = 6, UNITS = EXTENTS * 16384 };
+    enum { EXTENTS = 48, UNITS = EXTENTS * UNITS_PER_EXTENT };
     static uint8_t shadow[UNITS];
     static struct live live[MAX_LIVE];
     struct buf_arena *a = arena_open(EXTENTS);
@@ -243,27 +245,28 @@ static void on_extent(void *arg, void *base, size_t len, enum buf_kind kind, boo
 
 static void watcher_sees_every_extent(void)
 {
+    enum { N = 4 * LARGE_PER_EXTENT, EARLY = 2 * LARGE_PER_EXTENT - 1 };
     struct buf_arena *a = arena_open(4);
     struct seen s = {.base = buf_arena_base(a)};
-    void *p[256];
+    void *p[N];
 
-    for (int i = 0; i < 100; i++)
+    for (int i = 0; i < EARLY; i++)
         CHECK(p[i] = buf_alloc(a, 1u << 20));
     CHECK_EQ(buf_arena_watch(a, on_extent, &s), 0);
     CHECK_EQ(buf_arena_watch(a, on_extent, &s), -EBUSY);
     CHECK(s.there[0] && s.there[1] && !s.there[2]);
-    for (int i = 100; i < 256; i++)
+    for (int i = EARLY; i < N; i++)
         CHECK(p[i] = buf_alloc(a, 1u << 20));
     CHECK(s.there[2] && s.there[3]);
-    for (int i = 0; i < 256; i++)
+    for (int i = 0; i < N; i++)
         buf_free(a, p[i], 1u << 20);
     CHECK_EQ(s.there[0] + s.there[1] + s.there[2] + s.there[3], 1);
     buf_arena_unwatch(a);
     int before = s.changes;
-    for (int i = 0; i < 100; i++)
+    for (int i = 0; i < EARLY; i++)
         CHECK(p[i] = buf_alloc(a, 1u << 20));
     CHECK_EQ(s.changes, before);
-    for (int i = 0; i < 100; i++)
+    for (int i = 0; i < EARLY; i++)
         buf_free(a, p[i], 1u << 20);
     buf_arena_close(a);
 }

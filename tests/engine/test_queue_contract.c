@@ -468,7 +468,7 @@ static void threads_have_their_own_queues(void)
 /* Buffers of an arena, which comes to life after the device and gives extents back meanwhile. */
 static void arena_buffers(void)
 {
-    enum { N = 130 }; /* 1 MiB each: three extents */
+    enum { N = 2 * DFE_ARENA_EXTENT_BYTES / BUF_MAX_BYTES + 2 }; /* in three extents */
     struct buf_arena *arena;
     struct queue_dev_opts o = opts_of();
     struct queue_dev_info info;
