@@ -28,7 +28,7 @@ static bool attempt_again(struct attempt *a, int *rc)
     }
     if (*rc != -ENOSPC || a->published)
         return false;
-    if (a->nowait && (cache->dirty_blocks > 0)) {
+    if (a->nowait) { /* the caller may hold locks that a publication takes */
         *rc = -EINPROGRESS;
         return false;
     }

@@ -131,6 +131,33 @@ static void test_no_space_is_told_at_the_write(void)
     rig_free(&rig);
 }
 
+/* A caller that must not wait may hold locks that a publication takes: none happens within. */
+static void test_no_space_publishes_nothing_within_nowait(void)
+{
+    struct cache_opts opts = slow_opts();
+    struct rig_owner owner, other;
+    struct cache_file *file, *grown;
+    struct rig rig;
+    uint64_t at = 0;
+
+    fill(5);
+    rig_make(&rig, 1 << 20);
+    rig_open(&rig, &opts);
+    file = rig_file(&rig, &owner, 1);
+    grown = rig_file(&rig, &other, 2);
+    while (cache_write(file, at, bytes + at, 4096, 1, 0, NULL) == 4096)
+        at += 4096;
+    CHECK_EQ(cache_publish(file, CACHE_SYNC), 0);
+    CHECK_EQ(cache_truncate(grown, 1 << 20, 2, 0), 0); /* to be published, without any data */
+    CHECK_EQ(cache_truncate(file, at - 100, 3, CACHE_NOWAIT), -EINPROGRESS);
+    CHECK_EQ(cache_write(grown, 0, bytes, 100, 3, CACHE_NOWAIT, NULL), -EINPROGRESS);
+    CHECK_EQ(other.cut.size, 0);
+    cache_file_put(file);
+    cache_file_put(grown);
+    rig_close(&rig, false);
+    rig_free(&rig);
+}
+
 static void test_read_errors_hit_only_their_reader(void)
 {
     struct cache_opts opts = slow_opts();
@@ -448,6 +475,7 @@ int main(void)
     RUN(test_error_is_sticky_and_data_kept);
     RUN(test_writers_fail_at_the_bound);
     RUN(test_no_space_is_told_at_the_write);
+    RUN(test_no_space_publishes_nothing_within_nowait);
     RUN(test_read_errors_hit_only_their_reader);
     RUN(test_small_files_go_inline);
     RUN(test_a_stream_is_read_ahead);
