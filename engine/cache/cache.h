@@ -85,6 +85,9 @@ void cache_file_set_mtime(struct cache_file *file, int64_t mtime_ns);
 /* Bytes read, 0 at or past the end. Starts read-ahead where access is sequential. (waits) */
 ssize_t cache_read(struct cache_file *file, uint64_t off, void *dst, size_t len, unsigned flags);
 
+/* Read-ahead of a whole small file; nothing where some of it is in memory. Never waits. */
+void cache_prefetch(struct cache_file *file);
+
 /* Zero copy: pins the slot under off and tells where its bytes are, at most len and at most to the
  * slot's or the file's end. The bytes stay as they were until cache_unpin: a writer gets a fresh
  * copy. 0 bytes at the end of the file. (waits) */

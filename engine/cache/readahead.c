@@ -33,6 +33,16 @@ static bool sequential(const struct cache_file *file, uint64_t off)
     return off == file->ra_next;
 }
 
+static void readahead_ask(struct cache_file *file)
+{
+    struct cache *cache = file->cache;
+
+    if (!list_empty(&file->ra_link))
+        return;
+    list_add_tail(&cache->ra_files, &file->ra_link);
+    pthread_cond_signal(&cache->ra_cv);
+}
+
 void readahead_note(struct cache_file *file, uint64_t off, size_t len)
 {
     struct cache *cache = file->cache;
@@ -68,10 +78,22 @@ void readahead_note(struct cache_file *file, uint64_t off, size_t len)
         file->ra_from = next / BLOCK;
     if (file->ra_to < want)
         file->ra_to = want;
-    if (file->ra_from < file->ra_to && list_empty(&file->ra_link)) {
-        list_add_tail(&cache->ra_files, &file->ra_link);
-        pthread_cond_signal(&cache->ra_cv);
+    if (file->ra_from < file->ra_to)
+        readahead_ask(file);
+}
+
+void cache_prefetch(struct cache_file *file)
+{
+    uint64_t end;
+
+    pthread_mutex_lock(&file->cache->lock);
+    if (list_empty(&file->slots)) {
+        end = blocks_up(file->cut.size);
+        file->ra_from = 0;
+        file->ra_to = end < file->dev_end ? end : file->dev_end;
+        readahead_ask(file);
     }
+    pthread_mutex_unlock(&file->cache->lock);
 }
 
 /* One load of the file's wanted run. False: there is nothing left to do for it now. */

@@ -11,6 +11,11 @@
 #include "base/clock.h"
 #include "ns/impl.h"
 
+/* Small files that are read ahead together, and how near the last one must have been. */
+#define PREFETCH_INODES 64u
+#define PREFETCH_BYTES (16u << 10)
+#define PREFETCH_NEAR 1024u
+
 bool data_dirty(const struct ns_inode *inode)
 {
     return inode->file && cache_file_dirty(inode->file);
@@ -278,6 +283,39 @@ static ssize_t data_error(ssize_t err)
     return err == -EUCLEAN ? -EIO : err;
 }
 
+/* A small file was asked for and is not in memory: whoever reads a tree will want the files that
+ * were made with it, which have the numbers around its own. Not for the first such read in a
+ * neighbourhood, so that reads here and there stay what they are. */
+static void data_prefetch(struct ns *ns, const struct ns_inode *inode)
+{
+    uint64_t first = inode->ino / PREFETCH_INODES * PREFETCH_INODES;
+    bool again = ns->cold == inode->ino / PREFETCH_NEAR;
+
+    ns->cold = inode->ino / PREFETCH_NEAR;
+    for (uint64_t ino = first; again && ino < first + PREFETCH_INODES; ino++) {
+        struct ns_inode *other = inode_find(ns, ino);
+
+        if (!other || other == inode || other->state || !S_ISREG(other->st.mode) ||
+            other->st.size == 0 || other->st.size > PREFETCH_BYTES)
+            continue;
+        if (data_file(other))
+            break;
+        cache_prefetch(other->file);
+    }
+}
+
+/* With what the cache said to a read; returns that. */
+static ssize_t data_end_read(struct ns_inode *inode, uint64_t off, ssize_t n)
+{
+    struct ns *ns = inode->ns;
+
+    pthread_mutex_lock(&ns->lock);
+    if (n == -EINPROGRESS && off == 0 && inode->st.size <= PREFETCH_BYTES)
+        data_prefetch(ns, inode);
+    data_end_locked(inode);
+    return data_error(n);
+}
+
 ssize_t ns_read(struct ns *ns, uint64_t ino, uint64_t off, void *dst, size_t len, unsigned flags)
 {
     struct ns_inode *inode;
@@ -286,8 +324,7 @@ ssize_t ns_read(struct ns *ns, uint64_t ino, uint64_t off, void *dst, size_t len
     if (n)
         return n;
     n = cache_read(inode->file, off, dst, len, data_flags(flags & DFE_NOWAIT));
-    data_end(inode);
-    return data_error(n);
+    return data_end_read(inode, off, n);
 }
 
 int ns_pin(struct ns *ns, uint64_t ino, uint64_t off, size_t len, unsigned flags,
@@ -299,8 +336,7 @@ int ns_pin(struct ns *ns, uint64_t ino, uint64_t off, size_t len, unsigned flags
     if (err)
         return err;
     err = cache_pin(inode->file, off, len, data_flags(flags & DFE_NOWAIT), out);
-    data_end(inode);
-    return (int)data_error(err);
+    return (int)data_end_read(inode, off, err);
 }
 
 void ns_unpin(struct ns *ns, struct cache_pin *pin)

@@ -124,6 +124,7 @@ struct ns {
     uint64_t entries, complete;
     struct list files, settling;
     uint64_t nfiles;
+    uint64_t cold; /* neighbourhood of the small file that was last read and not in memory */
 
     uint64_t number_next, number_end; /* [next, end) is ours, durably so */
     bool reclaiming; /* the worker, without the lock */

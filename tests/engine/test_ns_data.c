@@ -229,6 +229,38 @@ static void test_error(void)
     expect(find("error"), "data");
 }
 
+/* Whoever waits for two small files gets their neighbours without waiting; one alone brings none. */
+static void test_prefetch(void)
+{
+    enum { FILES = 20 };
+    uint64_t ino[FILES];
+    char name[32], back[8];
+    unsigned ready = 0;
+
+    for (unsigned i = 0; i < FILES; i++) {
+        snprintf(name, sizeof(name), "small-%u", i);
+        ino[i] = make_file(&w, ROOT, name);
+        put(ino[i], 0, name);
+    }
+    CHECK_EQ(ns_sync(w.ns), 0);
+    CHECK_EQ(world_close(&w), 0);
+    world_open(&w);
+    for (unsigned i = 0; i < FILES; i++) {
+        snprintf(name, sizeof(name), "small-%u", i);
+        CHECK_EQ(find(name), ino[i]);
+    }
+    CHECK_EQ(ns_read(w.ns, ino[0], 0, back, sizeof(back), DFE_NOWAIT), -EINPROGRESS);
+    usleep(50000);
+    CHECK_EQ(ns_read(w.ns, ino[2], 0, back, sizeof(back), DFE_NOWAIT), -EINPROGRESS);
+    for (unsigned tries = 0; tries < 500 && ready < FILES - 4; tries++) {
+        usleep(10000);
+        ready = 0;
+        for (unsigned i = 0; i < FILES; i++)
+            ready += ns_read(w.ns, ino[i], 0, back, sizeof(back), DFE_NOWAIT) > 0;
+    }
+    CHECK(ready >= FILES - 4); /* the numbers may lie in two groups */
+}
+
 int main(void)
 {
     for (unsigned wait = 0; wait <= 2; wait += 2) {
@@ -242,6 +274,7 @@ int main(void)
         RUN(test_orphan);
         RUN(test_times);
         RUN(test_error);
+        RUN(test_prefetch);
         world_end(&w);
     }
     return 0;
