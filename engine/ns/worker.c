@@ -110,10 +110,6 @@ static int reclaim_commit(struct ns *ns, struct reclaim *list, unsigned n)
 
     err = obj_tx_begin(ns->cont, nsrec_meta_id(), &tx);
     for (unsigned i = 0; i < n && !err; i++) {
-        if (list[i].file) {
-            cache_file_discard(list[i].file);
-            list[i].file = NULL;
-        }
         if (!list[i].inode)
             err = reclaim_read(ns, &list[i]);
         if (!err)
@@ -159,6 +155,9 @@ static void worker_reclaim(struct ns *ns)
 
     ns->reclaiming = true;
     pthread_mutex_unlock(&ns->lock);
+    for (unsigned i = 0; i < n; i++) /* whatever becomes of the records: nobody will ask again */
+        if (list[i].file)
+            cache_file_discard(list[i].file);
     err = reclaim_commit(ns, list, n);
     /* One that cannot be reclaimed must not keep the others. */
     for (unsigned i = 0; i < n && err; i++) {
