@@ -104,6 +104,14 @@ def _who(ctx: RequestContext) -> dict[str, int]:
     return {"uid": ctx.uid, "gid": ctx.gid, "umask": ctx.umask}
 
 
+def _mode_after_write(mode: int) -> int | None:
+    """The mode without setuid and setgid, which a change of the data by an ordinary user takes away
+    (a setgid bit without a group's execute bit means something else); None: as it is. Of all such
+    changes the kernel leaves an open with O_TRUNC alone to us."""
+    taken = mode & (stat.S_ISUID | (stat.S_ISGID if mode & stat.S_IXGRP else 0))
+    return stat.S_IMODE(mode & ~taken) if taken else None
+
+
 class Operations(pyfuse3.Operations):
     """One mounted file system. `query` returns the JSON text of `fs query`.
 
@@ -332,9 +340,11 @@ class Operations(pyfuse3.Operations):
     @operation
     async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
         """Lookup counts: no change. O_TRUNC arrives here and not as a setattr."""
+        attr = await self._call(self._fs.getattr, inode)
         if flags & os.O_TRUNC:
-            return self._opened(await self._call(self._fs.setattr, inode, size=0))
-        return self._opened(await self._call(self._fs.getattr, inode))
+            mode = _mode_after_write(attr.mode) if ctx.uid else None
+            attr = await self._call(self._fs.setattr, inode, size=0, mode=mode)
+        return self._opened(attr)
 
     @operation
     async def create(
