@@ -362,9 +362,18 @@ int queue_write(struct queue_dev *dev, uint64_t off, const void *buf, size_t len
     return run_one(dev, req);
 }
 
-int queue_flush(struct queue_dev *dev)
+static int flush_once(struct queue_dev *dev, struct queue *q)
 {
     struct queue_req req = {.op = QUEUE_FLUSH};
+    int rc = check_req(dev, &req);
+
+    if (rc == 0 && dev->backend->flush)
+        return dev->backend->flush(dev);
+    return rc == 0 ? queue_run(q, &req, 1) : rc;
+}
+
+int queue_flush(struct queue_dev *dev)
+{
     struct queue *q;
     int rc = queue_borrow(dev, &q);
 
@@ -374,7 +383,7 @@ int queue_flush(struct queue_dev *dev)
     pthread_mutex_lock(&dev->flush_lock);
     rc = dev->flush_err;
     if (rc == 0)
-        rc = dev->flush_err = queue_run(q, &req, 1);
+        rc = dev->flush_err = flush_once(dev, q);
     pthread_mutex_unlock(&dev->flush_lock);
     queue_return(dev, q);
     return rc;

@@ -71,6 +71,8 @@ struct queue_backend {
     void (*submit)(struct queue *q, struct queue_req *req);
     /* Reports what has completed, and with `wait` waits for one if there is none. 0 or an errno. */
     int (*poll)(struct queue *q, bool wait);
+    /* May be NULL: a flush by the calling thread, where that is quicker than submit and poll. */
+    int (*flush)(struct queue_dev *dev);
 };
 
 /* What is left of a request: all of it, or what follows a short transfer. */

@@ -345,6 +345,14 @@ static int uring_poll(struct queue *q, bool wait)
     return rc < 0 ? base_fail(rc, "device %s: io_uring failed: %s", q->dev->uri, strerror(-rc)) : 0;
 }
 
+/* io_uring would have another thread do it: two switches between threads more. */
+static int uring_flush(struct queue_dev *dev)
+{
+    const struct uring_dev *d = dev->priv;
+
+    return (int)queue_file_perform(d->fd, &(struct queue_req){.op = QUEUE_FLUSH});
+}
+
 const struct queue_backend queue_uring = {
     .scheme = "file",
     .name = "uring",
@@ -355,4 +363,5 @@ const struct queue_backend queue_uring = {
     .queue_close = uring_queue_close,
     .submit = uring_submit,
     .poll = uring_poll,
+    .flush = uring_flush,
 };
