@@ -90,6 +90,7 @@ bool file_known_zero(const struct cache_file *file, uint64_t block)
 void file_changed(struct cache_file *file, int64_t now_ns)
 {
     struct cache *cache = file->cache;
+    bool sees;
 
     file->cut.version++;
     file->cut.mtime_ns = now_ns;
@@ -97,7 +98,8 @@ void file_changed(struct cache_file *file, int64_t now_ns)
         return;
     file->changed = true;
     file->since_ns = base_mono_ns();
-    if (list_empty(&cache->dirty_files) || cache->failing)
+    sees = cache->flush_at_ns != 0 && cache->flush_at_ns <= file->since_ns + cache->interval_ns;
+    if ((list_empty(&cache->dirty_files) && !sees) || cache->failing)
         pthread_cond_signal(&cache->flush_cv); /* it sleeps without a time to wake, or too long */
     list_add_tail(&cache->dirty_files, &file->flush_link);
 }

@@ -364,7 +364,11 @@ void *flush_main(void *arg)
             file_release(file);
         } else if (when > 0) {
             struct timespec at = {(time_t)(when / 1000000000u), (long)(when % 1000000000u)};
+            if (cache->flush_at_ns == 0 || when < cache->flush_at_ns)
+                cache->flush_at_ns = when;
             pthread_cond_timedwait(&cache->flush_cv, &cache->lock, &at);
+            if (cache->flush_at_ns == when) /* else another sleeper looks sooner */
+                cache->flush_at_ns = 0;
         } else {
             pthread_cond_wait(&cache->flush_cv, &cache->lock);
         }
