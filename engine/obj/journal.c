@@ -22,7 +22,7 @@
 /* A buffer takes a record while it is shorter than this: the device may be busy with what a
  * checkpoint writes, and those who only append need not wait for it meanwhile. What was never used
  * costs no memory. */
-#define BUF_SOFT_BYTES (8u << 20)
+#define BUF_SOFT_BYTES (16u << 20)
 /* A record that is not larger than BATCH_SOFT_BYTES fits, so that append allocates nothing. */
 #define BUF_BYTES (BUF_SOFT_BYTES + BATCH_SOFT_BYTES + 2 * DFE_BLOCK_BYTES)
 

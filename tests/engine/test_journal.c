@@ -257,9 +257,9 @@ static void memory_full(void)
     uint64_t end, n = 0;
     bool damaged;
 
-    make_dev_of("j", 80u << 20, 40u << 20);
+    make_dev_of("j", 100u << 20, 64u << 20);
     struct env e = env_open("sim:j", 0, 0, &s, &damaged);
-    for (unsigned round = 0; round < 3; round++) {
+    for (unsigned round = 0; round < 2; round++) {
         uint64_t room;
         int err;
         while ((err = append_len(e.j, n, 300000, &end)) == 0)
