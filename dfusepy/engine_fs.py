@@ -25,10 +25,10 @@ XATTR_BYTES = 65_536  # XATTR_SIZE_MAX of Linux
 SYMLINK_BYTES = 4_096
 
 _ATTR = struct.Struct("=4Q4q6I")  # struct dfe_attr
-_DIRENT = struct.Struct("=4Q4q6IQII")  # struct dfe_dirent, before the name
-_ATTR_FIELDS = len(Attr._fields)
+_DIRENT = struct.Struct("=QII")  # struct dfe_dirent, between the attributes and the name
+_NAME_AT = _ATTR.size + _DIRENT.size
 
-if _ATTR.size != ffi.sizeof("struct dfe_attr") or _DIRENT.size != ffi.sizeof("struct dfe_dirent"):
+if (_ATTR.size, _NAME_AT) != (ffi.sizeof("struct dfe_attr"), ffi.sizeof("struct dfe_dirent")):
     raise ImportError("dfusepy._engine was built from other headers: install dfusepy again")
 
 # Attr._make without its check of the length, which the sizes above have settled.
@@ -265,11 +265,9 @@ class FileSystem(Handle):
         entries = []
         at = 0
         while at < used:
-            fields = _DIRENT.unpack_from(view, at)
-            cookie, rec_len, name_len = fields[_ATTR_FIELDS:]
-            name_at = at + _DIRENT.size
-            attr = _new_attr(Attr, fields[:_ATTR_FIELDS])
-            name = view[name_at : name_at + name_len]
+            cookie, rec_len, name_len = _DIRENT.unpack_from(view, at + _ATTR.size)
+            attr = _new_attr(Attr, _ATTR.unpack_from(view, at))
+            name = view[at + _NAME_AT : at + _NAME_AT + name_len]
             entries.append(_new_entry(DirEntry, (name, attr, cookie)))
             at += rec_len
         return entries

@@ -33,6 +33,7 @@ from dfusepy.engine import (
     PLUS,
     REF,
     Attr,
+    DirEntry,
     FileSystem,
     Inode,
     WouldBlock,
@@ -46,9 +47,12 @@ RESERVED_XATTRS = b"user.dfusepy."
 # memory still find a task while the device is slow.
 WORKERS = 32
 
-# One page of a directory as the engine gives it. The kernel asks for 4 to 32 KiB; entries that do
-# not fit its request are fetched for nothing, so the page is not larger.
+# One page of a directory as the engine gives it. The kernel asks for 4 to 32 KiB, how much pyfuse3
+# does not tell; entries that do not fit are fetched for nothing. So the page grows by a step while
+# whole pages fit, and shrinks to what did.
 DIR_PAGE_BYTES = 16 << 10
+DIR_PAGE_STEP = 512
+DIR_PAGE_MOST = 24 << 10
 
 # Positions of "." and ".." in a listing; the engine's cookies are hashes, which are larger.
 _AFTER_DOT, _AFTER_DOTDOT = 1, 2
@@ -134,6 +138,7 @@ class Operations(pyfuse3.Operations):
         self._direct = cache.mode == "direct"
         self._attr_timeout = cache.attr_timeout
         self._entry_timeout = cache.entry_timeout
+        self._dir_page = DIR_PAGE_BYTES
         self._limiter = trio.CapacityLimiter(WORKERS)
         # Data version of the pages that the kernel may hold, as of the last open or close; and the
         # inodes written since. Both forget with the kernel.
@@ -159,7 +164,9 @@ class Operations(pyfuse3.Operations):
             self._door.pending -= 1
 
     def _entry(self, attr: Attr) -> EntryAttributes:
-        entry = EntryAttributes()
+        return self._fill(EntryAttributes(), attr)
+
+    def _fill(self, entry: EntryAttributes, attr: Attr) -> EntryAttributes:
         (
             entry.st_ino,
             entry.st_size,
@@ -394,28 +401,24 @@ class Operations(pyfuse3.Operations):
         if start_id < _AFTER_DOTDOT and not await self._reply_dots(Inode(fh), start_id, token):
             return
         cookie = start_id if start_id > _AFTER_DOTDOT else 0
-        replied = False
-        try:
-            while entries := await self._call(
-                self._fs.readdir, fh, cookie, page_bytes=DIR_PAGE_BYTES, flags=PLUS | REF
-            ):
-                if not self._reply_page(entries, token):
-                    return
-                replied, cookie = True, entries[-1].cookie
-        except OSError:
-            # An error would take back entries whose references the kernel then never returns; it
-            # asks again from here, and gets the error.
-            if not replied:
-                raise
+        entries = await self._call(
+            self._fs.readdir, fh, cookie, page_bytes=self._dir_page, flags=PLUS | REF
+        )
+        taken = self._reply_page(entries, token)
+        if taken == len(entries):
+            self._dir_page = min(self._dir_page + DIR_PAGE_STEP, DIR_PAGE_MOST)
+        else:
+            self._dir_page = max(self._dir_page * taken // len(entries), DIR_PAGE_STEP)
 
-    def _reply_page(self, entries: Sequence[Any], token: pyfuse3.ReaddirToken) -> bool:
-        """Returns False when the reply is full; what it did not take gives its reference back."""
+    def _reply_page(self, entries: Sequence[DirEntry], token: pyfuse3.ReaddirToken) -> int:
+        """The number of entries that the reply took; the others give their reference back."""
+        entry = EntryAttributes()
         for at, (name, attr, cookie) in enumerate(entries):
-            if not pyfuse3.readdir_reply(token, name, self._entry(attr), cookie):
-                for entry in entries[at:]:
-                    self._fs.unref(entry.attr.ino)
-                return False
-        return True
+            if not pyfuse3.readdir_reply(token, name, self._fill(entry, attr), cookie):
+                for _, left, _ in entries[at:]:
+                    self._fs.unref(left.ino)
+                return at
+        return len(entries)
 
     async def _reply_dots(self, inode: Inode, start: int, token: pyfuse3.ReaddirToken) -> bool:
         dot = EntryAttributes()
