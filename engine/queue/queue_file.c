@@ -18,6 +18,11 @@
 
 #define ZEROS_BYTES (1u << 20)
 
+/* A killed process is gone before the kernel has ended its I/O, which holds the device (seen with
+ * io_uring). So long is waited for whoever holds it. */
+#define BUSY_STEP_US 20000u
+#define BUSY_STEPS 100u
+
 static int refuse_errno(const struct queue_dev *dev, int err, const char *what)
 {
     if (err == ENOENT)
@@ -136,10 +141,32 @@ static int measure(struct queue_dev *dev, int fd)
     return 0;
 }
 
+/* A locked descriptor or a negative errno. */
+static int open_locked(const char *path, int flags, const char **what)
+{
+    bool reads = (flags & O_ACCMODE) == O_RDONLY;
+
+    for (unsigned step = 0;; step++) {
+        int fd = open(path, flags), err = errno;
+        *what = "open";
+        if (fd >= 0) {
+            if (flock(fd, (reads ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0)
+                return fd;
+            err = errno;
+            *what = "lock";
+            close(fd);
+        }
+        if ((err != EBUSY && err != EWOULDBLOCK) || step == BUSY_STEPS)
+            return -err;
+        usleep(BUSY_STEP_US);
+    }
+}
+
 static int open_existing(struct queue_dev *dev, const char *path)
 {
     /* O_NONBLOCK: a FIFO must not hang us before we see what it is. */
     int flags = (dev->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+    const char *what;
     struct stat st;
     int fd;
 
@@ -147,14 +174,9 @@ static int open_existing(struct queue_dev *dev, const char *path)
      * meet our own writers in flock. */
     if (!dev->read_only && stat(path, &st) == 0 && S_ISBLK(st.st_mode))
         flags |= O_EXCL;
-    fd = open(path, flags);
+    fd = open_locked(path, flags, &what);
     if (fd < 0)
-        return refuse_errno(dev, errno, "open");
-    if (flock(fd, (dev->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) < 0) {
-        int rc = refuse_errno(dev, errno, "lock");
-        close(fd);
-        return rc;
-    }
+        return refuse_errno(dev, -fd, what);
     fcntl(fd, F_SETFL, flags & ~O_NONBLOCK); /* io_uring would answer -EAGAIN instead of waiting */
     return fd;
 }

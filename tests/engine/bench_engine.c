@@ -433,7 +433,8 @@ static void bench_recovery(void)
     if (pid < 0)
         must(-1, "fork");
     if (pid == 0) {
-        bench_create(&b, "recovery", NULL, 512ull << 20, 0);
+        /* the largest journal: as much as there can be to replay */
+        bench_create(&b, "recovery", NULL, 512ull << 20, 256ull << 20);
         make_files(&b, files, "r", 0);
         must(dfe_fs_sync(b.fs), "sync");
         kill(getpid(), SIGKILL);
