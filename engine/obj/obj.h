@@ -74,7 +74,8 @@ struct obj_pool_info {
     char damage[256];       /* why it is read-only, "" when it is whole */
     uint64_t size_bytes;    /* of the device */
     uint64_t data_bytes;    /* usable for data */
-    uint64_t free_bytes;    /* neither allocated, reserved, nor waiting for a checkpoint */
+    uint64_t free_bytes;    /* neither allocated nor reserved; freed ones count at once: whoever
+                             * needs them has a checkpoint made */
     uint64_t reserved_bytes;
     uint64_t journal_bytes, journal_used_bytes;
     uint64_t index_bytes;   /* pages in use in the index */

@@ -259,7 +259,8 @@ void obj_pool_query(struct obj_pool *pool, struct obj_pool_info *out)
     out->data_bytes = pool->super.data_len_blk << DFE_BLOCK_SHIFT;
     out->reserved_bytes = alloc_reserved_blocks(pool->alloc) << DFE_BLOCK_SHIFT;
     /* what is staged on a reservation has left the free blocks and is reserved still */
-    out->free_bytes = alloc_free_blocks(pool->alloc) << DFE_BLOCK_SHIFT;
+    out->free_bytes = (alloc_free_blocks(pool->alloc) + alloc_waiting_blocks(pool->alloc))
+                      << DFE_BLOCK_SHIFT;
     out->free_bytes -= out->reserved_bytes < out->free_bytes ? out->reserved_bytes : out->free_bytes;
     out->journal_bytes = pool->super.journal_len_blk << DFE_BLOCK_SHIFT;
     out->journal_used_bytes = pool->journal ? journal_used_bytes(pool->journal) : 0;
