@@ -549,6 +549,18 @@ int index_del(struct index_tx *tx, const void *key, size_t klen)
     return tx->err;
 }
 
+/* LMDB does not write pages that one transaction took and gave back, so that the last ones may be
+ * missing, which opening takes for damage. The file is made as long as it says it is: before, by
+ * index_reserve, or after it. */
+static int extend(struct index *ix, uint64_t bytes)
+{
+    struct stat st;
+
+    if (fstat(ix->fd, &st) < 0)
+        return -1;
+    return (uint64_t)st.st_size < bytes ? ftruncate(ix->fd, (off_t)bytes) : 0;
+}
+
 static int do_commit(void *arg)
 {
     return mdb_txn_commit(((struct index_tx *)arg)->txn);
@@ -565,6 +577,8 @@ int index_commit(struct index_tx *tx)
     /* After an assertion in here the transaction can be neither used nor ended: LMDB's writer lock
      * stays taken, and index_begin must not wait for it (broken). */
     err = write_err(tx, guarded(do_commit, tx));
+    if (err == 0 && extend(tx->ix, index_used_bytes(tx->ix)) < 0)
+        base_log(BASE_LOG_WARN, "index: cannot extend data.mdb: %s", strerror(errno));
     pages_forget(&tx->ix->pages);
     free(tx->buf);
     free(tx);
@@ -597,13 +611,15 @@ int index_reserve(struct index *ix, uint64_t bytes)
 
     if (end <= ix->allocated)
         return 0;
-    if (fallocate(ix->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)end) < 0) {
+    if (fallocate(ix->fd, 0, 0, (off_t)end) < 0) {
         if (errno == ENOSPC || errno == EDQUOT)
             return base_fail(-ENOSPC, "index: the host file system has no room for %llu bytes",
                              (unsigned long long)end);
         if (errno != EOPNOTSUPP)
             return base_fail(-errno, "index: fallocate: %s", strerror(errno));
         base_log(BASE_LOG_DEBUG, "index: the host file system cannot preallocate");
+        if (extend(ix, end) < 0)
+            return base_fail(-errno, "index: cannot extend data.mdb: %s", strerror(errno));
     }
     ix->allocated = end;
     return 0;

@@ -321,6 +321,34 @@ static void speed(void)
     index_close(ix);
 }
 
+/* LMDB never writes pages that one transaction took and gave back, also where they are the last. */
+static void unwritten_tail(void)
+{
+    struct index *ix = fresh_index();
+    static const uint8_t val[300];
+    struct index_tx *tx;
+    struct stat st;
+    struct key k;
+
+    put_range(ix, 0, 100, 1);
+    for (uint64_t n = 50; n <= 400; n += 50) {
+        CHECK_EQ(index_begin(ix, &tx), 0);
+        for (uint64_t i = 0; i < 2 * n; i++) {
+            make_key(1000 + i % n, &k);
+            CHECK_EQ(i < n ? index_put(tx, k.b, k.len, val, sizeof(val))
+                           : index_del(tx, k.b, k.len), 0);
+        }
+        CHECK_EQ(index_commit(tx), 0);
+        CHECK_EQ(stat(file, &st), 0);
+        CHECK((uint64_t)st.st_size >= index_used_bytes(ix));
+        index_close(ix);
+        CHECK_EQ(index_open(dir, false, &ix), 0);
+        for (uint64_t i = 0; i < 100; i++)
+            CHECK_EQ(get_one(ix, i, 1), 0);
+    }
+    index_close(ix);
+}
+
 static void short_files(void)
 {
     struct index *ix = fresh_index();
@@ -403,6 +431,7 @@ int main(void)
     RUN(basics);
     RUN(changes);
     RUN(speed);
+    RUN(unwritten_tail);
     RUN(short_files);
     RUN(readers_and_a_writer);
     RUN(flips);
