@@ -83,8 +83,8 @@ SCRIPTS = {
         printf 'prog: f.o main.o\\n\\tgcc -o $@ $^\\nf.o: h.h\\n' > Makefile
         printf 'lib.a: f.o\\n\\tar crD $@ $^\\n' >> Makefile
         make -s -j2 prog lib.a; ./prog; echo $?; make -s prog; sleep 0.02
-        echo '#define VALUE 9' > h.h; make -s prog; ./prog; echo $?; make -q prog; echo $?; ar t lib.a
-        strip prog; ./prog; echo $?; rm prog *.o lib.a
+        echo '#define VALUE 9' > h.h; make -s prog; ./prog; echo $?; make -q prog; echo $?
+        ar t lib.a; strip prog; ./prog; echo $?; rm prog *.o lib.a
         """,
     ),
     "vim": (
