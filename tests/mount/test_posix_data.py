@@ -115,7 +115,7 @@ def which_times_move() -> object:
 
 @probe
 def a_new_file_has_one_time() -> object:
-    make("f", b"")
+    open_close("f", os.O_CREAT | os.O_WRONLY)
     os.mkdir("d")
     os.symlink("x", "l")
     found: list[object] = []
