@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mount's operations: translate a request, call the engine, translate the answer.
 
-A call first runs on trio's thread from the engine's memory (NOWAIT); one that would wait is
+An operation first runs on trio's thread from the engine's memory (NOWAIT); one that would wait is
 repeated on a worker thread. So nothing blocks the loop, and most requests never change threads.
+Most are plain functions, run both ways (`quick`): coroutines that await one another cost as much as
+the engine's call.
 
 A file handle is the inode's number: the kernel keeps the inode referenced while it is open, so
 there is no table of handles to keep or leak. The kernel checks permissions (default_permissions)
@@ -67,26 +69,53 @@ log = logging.getLogger("dfusepy.mount")
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Method = Callable[Concatenate["Operations", P], Coroutine[Any, Any, R]]
+Operation = Callable[Concatenate["Operations", P], Coroutine[Any, Any, R]]
 
 
-def operation(method: Method[P, R]) -> Method[P, R]:
+def _translated(err: Exception, method: Callable[..., Any], args: tuple[Any, ...]) -> FUSEError:
     """The one place where an OSError becomes a FUSEError. Any other exception is a defect: it is
     logged and costs that request an EIO, not everybody the mount."""
+    if isinstance(err, FUSEError):
+        return err
+    if isinstance(err, OSError):
+        return FUSEError(err.errno or errno.EIO)
+    log.error("%s%r failed", method.__name__, args[:2], exc_info=err)
+    return FUSEError(errno.EIO)
 
+
+def operation(method: Operation[P, R]) -> Operation[P, R]:
     @functools.wraps(method)
     async def wrapper(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return await method(self, *args, **kwargs)
-        except FUSEError:
-            raise
-        except OSError as err:
-            raise FUSEError(err.errno or errno.EIO) from None
-        except Exception:
-            log.exception("%s%r failed", method.__name__, args[:2])
-            raise FUSEError(errno.EIO) from None
+        except Exception as err:
+            raise _translated(err, method, args) from None
 
     return wrapper
+
+
+def quick(method: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R]]:
+    """An operation from a function that calls the engine with the flags it is given first: NOWAIT,
+    and then, where that would wait, 0 on a worker thread. So it begins again from its start; a call
+    that would wait has changed nothing."""
+
+    @functools.wraps(method)
+    async def wrapper(self: Operations, /, *args: Any) -> R:
+        try:
+            try:
+                return method(self, NOWAIT, *args)
+            except WouldBlock:
+                return await self._wait(method, self, 0, *args)
+        except Exception as err:
+            raise _translated(err, method, args) from None
+
+    return wrapper
+
+
+def _needs_wait(now: int) -> None:
+    """Sends a quick operation to a worker thread, if it is not there already."""
+    if now:
+        raise WouldBlock(errno.EINPROGRESS, "the call waits")
 
 
 @dataclass(frozen=True)
@@ -195,26 +224,29 @@ class Operations(pyfuse3.Operations):
 
     # -- names ---------------------------------------------------------------------------------
 
-    @operation
-    async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
+    @quick
+    def lookup(
+        self, now: int, parent_inode: Inode, name: bytes, ctx: RequestContext
+    ) -> EntryAttributes:
         """Lookup count of the entry's inode: +1; an absent name has none."""
         if name in (b".", b".."):
-            return self._entry(await self._lookup_dots(Inode(parent_inode), name))
+            _needs_wait(now)
+            return self._entry(self._lookup_dots(parent_inode, name))
         try:
-            attr = await self._call(self._fs.lookup, parent_inode, name, flags=REF)
+            attr = self._fs.lookup(parent_inode, name, now | REF)
         except FileNotFoundError:
             absent = EntryAttributes()  # inode 0: the kernel remembers that there is none
             absent.entry_timeout = self._cache.negative_timeout
             return absent
         return self._entry(attr)
 
-    async def _lookup_dots(self, inode: Inode, name: bytes) -> Attr:
+    def _lookup_dots(self, inode: Inode, name: bytes) -> Attr:
         """Lookup count: +1. Asked for when a file handle is opened (NFS, open_by_handle_at)."""
         if name == b"..":
-            inode = await self._call(self._fs.parent, inode)
-        await self._wait(self._fs.ref, inode)
+            inode = self._fs.parent(inode)
+        self._fs.ref(inode)
         try:
-            return await self._call(self._fs.getattr, inode)
+            return self._fs.getattr(inode)
         except BaseException:
             self._fs.unref(inode)
             raise
@@ -226,58 +258,57 @@ class Operations(pyfuse3.Operations):
             self._written.discard(inode)
             self._fs.unref(Inode(inode), count)
 
-    @operation
-    async def mknod(
-        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
+    @quick
+    def mknod(
+        self, now: int, parent_inode: Inode, name: bytes, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
         """Lookup count of the new inode: 1."""
-        attr = await self._call(
-            self._fs.mknod, parent_inode, name, mode, rdev, flags=REF, **_who(ctx)
+        attr = self._fs.mknod(parent_inode, name, mode, rdev, flags=now | REF, **_who(ctx))
+        return self._entry(attr)
+
+    @quick
+    def mkdir(
+        self, now: int, parent_inode: Inode, name: bytes, mode: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Lookup count of the new inode: 1."""
+        attr = self._fs.mkdir(parent_inode, name, mode, flags=now | REF, **_who(ctx))
+        return self._entry(attr)
+
+    @quick
+    def symlink(
+        self, now: int, parent_inode: Inode, name: bytes, target: bytes, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Lookup count of the new inode: 1."""
+        attr = self._fs.symlink(
+            parent_inode, name, target, uid=ctx.uid, gid=ctx.gid, flags=now | REF
         )
         return self._entry(attr)
 
-    @operation
-    async def mkdir(
-        self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext
-    ) -> EntryAttributes:
-        """Lookup count of the new inode: 1."""
-        attr = await self._call(self._fs.mkdir, parent_inode, name, mode, flags=REF, **_who(ctx))
-        return self._entry(attr)
-
-    @operation
-    async def symlink(
-        self, parent_inode: int, name: bytes, target: bytes, ctx: RequestContext
-    ) -> EntryAttributes:
-        """Lookup count of the new inode: 1."""
-        attr = await self._call(
-            self._fs.symlink, parent_inode, name, target, uid=ctx.uid, gid=ctx.gid, flags=REF
-        )
-        return self._entry(attr)
-
-    @operation
-    async def link(
-        self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
+    @quick
+    def link(
+        self, now: int, inode: Inode, new_parent_inode: Inode, new_name: bytes, ctx: RequestContext
     ) -> EntryAttributes:
         """Lookup count of the inode: +1."""
-        attr = await self._call(self._fs.link, inode, new_parent_inode, new_name, flags=REF)
+        attr = self._fs.link(inode, new_parent_inode, new_name, now | REF)
         return self._entry(attr)
 
-    @operation
-    async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+    @quick
+    def unlink(self, now: int, parent_inode: Inode, name: bytes, ctx: RequestContext) -> None:
         """Lookup counts: no change; the inode lives until its count is 0."""
-        await self._call(self._fs.unlink, parent_inode, name)
+        self._fs.unlink(parent_inode, name, now)
 
-    @operation
-    async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
+    @quick
+    def rmdir(self, now: int, parent_inode: Inode, name: bytes, ctx: RequestContext) -> None:
         """Lookup counts: no change."""
-        await self._call(self._fs.rmdir, parent_inode, name)
+        self._fs.rmdir(parent_inode, name, now)
 
-    @operation
-    async def rename(
+    @quick
+    def rename(
         self,
-        parent_inode_old: int,
+        now: int,
+        parent_inode_old: Inode,
         name_old: bytes,
-        parent_inode_new: int,
+        parent_inode_new: Inode,
         name_new: bytes,
         flags: int,
         ctx: RequestContext,
@@ -286,34 +317,32 @@ class Operations(pyfuse3.Operations):
         how = _RENAME_FLAGS.get(flags)
         if how is None:
             raise FUSEError(errno.EINVAL)
-        await self._call(
-            self._fs.rename, parent_inode_old, name_old, parent_inode_new, name_new, flags=how
-        )
+        self._fs.rename(parent_inode_old, name_old, parent_inode_new, name_new, now | how)
 
-    @operation
-    async def readlink(self, inode: int, ctx: RequestContext) -> bytes:
+    @quick
+    def readlink(self, now: int, inode: Inode, ctx: RequestContext) -> bytes:
         """Lookup counts: no change."""
-        return await self._call(self._fs.readlink, inode)
+        return self._fs.readlink(inode, now)
 
     # -- attributes ----------------------------------------------------------------------------
 
-    @operation
-    async def getattr(self, inode: int, ctx: RequestContext) -> EntryAttributes:
+    @quick
+    def getattr(self, now: int, inode: Inode, ctx: RequestContext) -> EntryAttributes:
         """Lookup counts: no change."""
-        return self._entry(await self._call(self._fs.getattr, inode))
+        return self._entry(self._fs.getattr(inode, now))
 
-    @operation
-    async def setattr(
+    @quick
+    def setattr(
         self,
-        inode: int,
+        now: int,
+        inode: Inode,
         attr: EntryAttributes,
         fields: pyfuse3.SetattrFields,
-        fh: int | None,
+        fh: Inode | None,
         ctx: RequestContext,
     ) -> EntryAttributes:
         """Lookup counts: no change. All fields change together or not at all."""
-        new = await self._call(
-            self._fs.setattr,
+        new = self._fs.setattr(
             inode,
             mode=stat.S_IMODE(attr.st_mode) if fields.update_mode else None,
             uid=attr.st_uid if fields.update_uid else None,
@@ -322,6 +351,7 @@ class Operations(pyfuse3.Operations):
             atime_ns=attr.st_atime_ns if fields.update_atime else None,
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
             ctime_ns=attr.st_ctime_ns if fields.update_ctime else None,
+            flags=now,
         )
         return self._entry(new)
 
@@ -344,44 +374,44 @@ class Operations(pyfuse3.Operations):
 
     # -- files ---------------------------------------------------------------------------------
 
-    @operation
-    async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
+    @quick
+    def open(self, now: int, inode: Inode, flags: int, ctx: RequestContext) -> FileInfo:
         """Lookup counts: no change. O_TRUNC arrives here and not as a setattr."""
-        attr = await self._call(self._fs.getattr, inode)
+        attr = self._fs.getattr(inode, now)
         if flags & os.O_TRUNC:
             mode = _mode_after_write(attr.mode) if ctx.uid else None
-            attr = await self._call(self._fs.setattr, inode, size=0, mode=mode)
+            attr = self._fs.setattr(inode, size=0, mode=mode, flags=now)
         return self._opened(attr)
 
-    @operation
-    async def create(
-        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
+    @quick
+    def create(
+        self, now: int, parent_inode: Inode, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
         """Lookup count of the new inode: 1."""
         mode = stat.S_IFREG | stat.S_IMODE(mode)
-        attr = await self._call(self._fs.mknod, parent_inode, name, mode, flags=REF, **_who(ctx))
+        attr = self._fs.mknod(parent_inode, name, mode, flags=now | REF, **_who(ctx))
         return self._opened(attr), self._entry(attr)
 
-    @operation
-    async def read(  # type: ignore[override]
-        self, fh: int, off: int, size: int
+    @quick
+    def read(  # type: ignore[override]
+        self, now: int, fh: Inode, off: int, size: int
     ) -> bytes | memoryview:
         """Lookup counts: no change. The reply is sent from the engine's cache where it can be."""
-        return await self._call(self._fs.read, fh, off, size)
+        return self._fs.read(fh, off, size, now)
 
-    @operation
-    async def write(self, fh: int, off: int, buf: bytes) -> int:
+    @quick
+    def write(self, now: int, fh: Inode, off: int, buf: bytes) -> int:
         """Lookup counts: no change. The kernel has placed an append at the end: it is the only way
         in, so its idea of the end is the engine's."""
         self._written.add(fh)
-        return await self._call(self._fs.write, fh, off, buf)
+        return self._fs.write(fh, off, buf, now)
 
-    @operation
-    async def release(self, fh: int) -> None:
+    @quick
+    def release(self, now: int, fh: Inode) -> None:
         """Lookup counts: no change. The kernel's pages are those of this moment."""
         if fh in self._written:
             self._written.discard(fh)
-            self._seen[fh] = (await self._call(self._fs.getattr, fh)).version
+            self._seen[fh] = self._fs.getattr(fh, now).version
 
     @operation
     async def fsync(self, fh: int, datasync: bool) -> None:
@@ -440,29 +470,32 @@ class Operations(pyfuse3.Operations):
 
     # -- extended attributes -------------------------------------------------------------------
 
-    @operation
-    async def getxattr(self, inode: int, name: bytes, ctx: RequestContext) -> bytes:
+    @quick
+    def getxattr(self, now: int, inode: Inode, name: bytes, ctx: RequestContext) -> bytes:
         """Lookup counts: no change. One name is virtual: the state of the mount."""
         if name == QUERY_XATTR:
-            return await self._wait(self._query)
-        return await self._call(self._fs.getxattr, inode, name)
+            _needs_wait(now)
+            return self._query()
+        return self._fs.getxattr(inode, name, now)
 
-    @operation
-    async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
+    @quick
+    def setxattr(
+        self, now: int, inode: Inode, name: bytes, value: bytes, ctx: RequestContext
+    ) -> None:
         """Lookup counts: no change. pyfuse3 has checked XATTR_CREATE and XATTR_REPLACE; the kernel
         holds the inode's lock meanwhile."""
         if name.startswith(RESERVED_XATTRS):
             raise FUSEError(errno.EPERM)
-        await self._call(self._fs.setxattr, inode, name, value)
+        self._fs.setxattr(inode, name, value, now)
 
-    @operation
-    async def listxattr(self, inode: int, ctx: RequestContext) -> Sequence[bytes]:
+    @quick
+    def listxattr(self, now: int, inode: Inode, ctx: RequestContext) -> Sequence[bytes]:
         """Lookup counts: no change."""
-        return await self._call(self._fs.listxattr, inode)
+        return self._fs.listxattr(inode, now)
 
-    @operation
-    async def removexattr(self, inode: int, name: bytes, ctx: RequestContext) -> None:
+    @quick
+    def removexattr(self, now: int, inode: Inode, name: bytes, ctx: RequestContext) -> None:
         """Lookup counts: no change."""
         if name.startswith(RESERVED_XATTRS):
             raise FUSEError(errno.EPERM)
-        await self._call(self._fs.removexattr, inode, name)
+        self._fs.removexattr(inode, name, now)
