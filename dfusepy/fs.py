@@ -410,8 +410,8 @@ class Operations(pyfuse3.Operations):
     def release(self, now: int, fh: Inode) -> None:
         """Lookup counts: no change. The kernel's pages are those of this moment."""
         if fh in self._written:
-            self._written.discard(fh)
             self._seen[fh] = self._fs.getattr(fh, now).version
+            self._written.discard(fh)
 
     @operation
     async def fsync(self, fh: int, datasync: bool) -> None:
