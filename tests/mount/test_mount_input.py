@@ -276,8 +276,16 @@ def test_mount_helper_fakes(unmounted: Mount) -> None:
 # -- rights and devices --------------------------------------------------------------------------
 
 
+def need_namespaces() -> None:
+    """Skips where no mount namespace can be made (a container without the right, a plain chroot)."""
+    done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(done.stderr.strip())
+
+
 def in_namespace(mount: Mount, script: str) -> str:
     """Mounts after a change of the surroundings that only this command sees; must fail."""
+    need_namespaces()
     command = f"{script} && exec {PROGRAM} mount {mount.name} {mount.path}"
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", command],
@@ -341,6 +349,7 @@ def as_user(script: str, base: Path) -> str:
     """Runs a script with a /dev/fuse that users may open; $D is the program as an ordinary user."""
     if not shutil.which("fusermount3"):
         pytest.skip("fusermount3 is not installed")
+    need_namespaces()
     (base / "user.py").write_text(AS_USER)
     bind = f"mknod -m 666 {base}/fuse c 10 229 && mount --bind {base}/fuse /dev/fuse"
     done = subprocess.run(
