@@ -42,6 +42,7 @@ static int call_unlocked(struct ns_call *c)
     bool data = c->need == NEED_PUBLISH || c->need == NEED_TRUNCATE || c->need == NEED_USED;
     struct ns_inode *inode = data ? c->inode : NULL;
     uint64_t used = 0;
+    uint32_t published = inode ? inode->published : 0;
     struct ns *ns = c->ns;
     int err = 0;
 
@@ -63,6 +64,7 @@ static int call_unlocked(struct ns_call *c)
         c->truncated = true;
         inode->st.ctime_ns = c->now_ns;
         data_used_resize(inode, c->old_size, c->size);
+        data_changed(inode, published);
     }
     if (c->need == NEED_USED && !err) {
         inode->st.used = used;

@@ -130,6 +130,7 @@ static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *
     struct ns_inode *inode = owner;
     struct ns *ns = inode->ns;
     struct ns_stat st;
+    uint8_t stale;
     bool live;
     int err = -ESTALE;
 
@@ -140,6 +141,9 @@ static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *
     live = !(inode->state & INODE_DEAD);
     if (live)
         inode->state |= INODE_BUSY;
+    stale = inode->state & INODE_STALE;
+    inode->state &= (uint8_t)~INODE_STALE;
+    inode->published++;
     st = inode->st;
     pthread_mutex_unlock(&ns->lock);
     if (!live) {
@@ -159,6 +163,8 @@ static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *
         inode->st.size = st.size;
         inode->st.mtime_ns = st.mtime_ns;
         inode->st.version = st.version;
+    } else {
+        inode->state |= stale;
     }
     inode->state &= (uint8_t)~INODE_BUSY;
     pthread_cond_broadcast(&ns->changed);
@@ -179,6 +185,15 @@ void data_mtime_pending(struct ns_inode *inode)
     list_add_tail(&ns->settling, &inode->files);
 }
 
+/* A publication in between has taken the data, perhaps, but the ctime and used from before it. */
+void data_changed(struct ns_inode *inode, uint32_t published)
+{
+    if (inode->published == published)
+        return;
+    inode->state |= INODE_STALE;
+    data_mtime_pending(inode);
+}
+
 int data_settle(struct ns_call *c, struct ns_inode *inode)
 {
     struct ns_stat st = inode->st;
@@ -189,7 +204,8 @@ int data_settle(struct ns_call *c, struct ns_inode *inode)
     if (!(inode->state & INODE_SETTLE) || inode->state & INODE_BUSY || data_dirty(inode))
         return 0;
     cache_file_cut(inode->file, &cut);
-    if (cut.mtime_ns != st.mtime_ns && !(inode->state & INODE_DEAD)) {
+    if ((cut.mtime_ns != st.mtime_ns || inode->state & INODE_STALE) &&
+        !(inode->state & INODE_DEAD)) {
         st.mtime_ns = cut.mtime_ns;
         err = obj_tx_begin(c->ns->cont, nsrec_dir_id(inode->birth), &tx);
         if (err)
@@ -203,7 +219,7 @@ int data_settle(struct ns_call *c, struct ns_inode *inode)
             return err;
         inode->st = st;
     }
-    inode->state &= (uint8_t)~INODE_SETTLE;
+    inode->state &= (uint8_t)~(INODE_SETTLE | INODE_STALE);
     list_del(&inode->files);
     list_add_tail(&c->ns->files, &inode->files);
     return 0;
@@ -240,8 +256,9 @@ static int data_begin_locked(struct ns_call *c, uint64_t ino, bool write, struct
     return data_file(*out);
 }
 
-/* Pins the inode and its data handle, for work without the lock. */
-static int data_begin(struct ns *ns, uint64_t ino, bool write, unsigned flags,
+/* Pins the inode and its data handle, for work without the lock: a write where `published` is given,
+ * for data_changed. */
+static int data_begin(struct ns *ns, uint64_t ino, uint32_t *published, unsigned flags,
                       struct ns_inode **out)
 {
     struct ns_call c;
@@ -249,10 +266,12 @@ static int data_begin(struct ns *ns, uint64_t ino, bool write, unsigned flags,
 
     call_begin(&c, ns, flags);
     do
-        err = data_begin_locked(&c, ino, write, out);
+        err = data_begin_locked(&c, ino, published != NULL, out);
     while (call_retry(&c, &err));
     if (!err)
         inode_pin(*out);
+    if (!err && published)
+        *published = (*out)->published;
     return call_end(&c, err);
 }
 
@@ -319,7 +338,7 @@ static ssize_t data_end_read(struct ns_inode *inode, uint64_t off, ssize_t n)
 ssize_t ns_read(struct ns *ns, uint64_t ino, uint64_t off, void *dst, size_t len, unsigned flags)
 {
     struct ns_inode *inode;
-    ssize_t n = data_begin(ns, ino, false, flags, &inode);
+    ssize_t n = data_begin(ns, ino, NULL, flags, &inode);
 
     if (n)
         return n;
@@ -331,7 +350,7 @@ int ns_pin(struct ns *ns, uint64_t ino, uint64_t off, size_t len, unsigned flags
            struct cache_pin *out)
 {
     struct ns_inode *inode;
-    int err = data_begin(ns, ino, false, flags, &inode);
+    int err = data_begin(ns, ino, NULL, flags, &inode);
 
     if (err)
         return err;
@@ -351,6 +370,7 @@ ssize_t ns_write(struct ns *ns, uint64_t ino, uint64_t off, const void *src, siz
     struct ns_inode *inode;
     struct cache_cut before;
     uint64_t where = off;
+    uint32_t published;
     ssize_t n;
 
     if (!(flags & DFE_APPEND)) {
@@ -359,7 +379,7 @@ ssize_t ns_write(struct ns *ns, uint64_t ino, uint64_t off, const void *src, siz
         if (len > DFE_FILE_BYTES - off)
             len = DFE_FILE_BYTES - off;
     }
-    n = data_begin(ns, ino, true, flags, &inode);
+    n = data_begin(ns, ino, &published, flags, &inode);
     if (n)
         return n;
     cache_file_cut(inode->file, &before);
@@ -368,6 +388,7 @@ ssize_t ns_write(struct ns *ns, uint64_t ino, uint64_t off, const void *src, siz
     if (n > 0) {
         inode->st.ctime_ns = now_ns;
         data_used_write(inode, where, (uint64_t)n, before.size);
+        data_changed(inode, published);
     }
     data_end_locked(inode);
     if (n >= 0 && at)
@@ -380,13 +401,14 @@ int ns_punch(struct ns *ns, uint64_t ino, uint64_t off, uint64_t len, unsigned f
     int64_t now_ns = base_real_ns();
     struct ns_inode *inode;
     struct cache_cut cut;
+    uint32_t published;
     int err;
 
     if (len == 0)
         return -EINVAL;
     if (off > DFE_FILE_BYTES || len > DFE_FILE_BYTES - off)
         return -EFBIG;
-    err = data_begin(ns, ino, true, flags, &inode);
+    err = data_begin(ns, ino, &published, flags, &inode);
     if (err)
         return err;
     cache_file_cut(inode->file, &cut);
@@ -399,6 +421,7 @@ int ns_punch(struct ns *ns, uint64_t ino, uint64_t off, uint64_t len, unsigned f
     if (!err) {
         inode->st.ctime_ns = now_ns;
         inode->st.flags |= NSREC_INODE_USED_UNSURE;
+        data_changed(inode, published);
     }
     data_end_locked(inode);
     return (int)data_error(err);
@@ -407,7 +430,7 @@ int ns_punch(struct ns *ns, uint64_t ino, uint64_t off, uint64_t len, unsigned f
 int ns_next(struct ns *ns, uint64_t ino, uint64_t off, enum obj_next what, uint64_t *out)
 {
     struct ns_inode *inode;
-    int err = data_begin(ns, ino, false, 0, &inode);
+    int err = data_begin(ns, ino, NULL, 0, &inode);
 
     if (err)
         return err;

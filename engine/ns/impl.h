@@ -72,7 +72,8 @@ struct ns_dir {
     size_t acl_len;
 };
 
-enum { INODE_LOADING = 1, INODE_BUSY = 2, INODE_DEAD = 4, INODE_SETTLE = 8 };
+enum { INODE_LOADING = 1, INODE_BUSY = 2, INODE_DEAD = 4, INODE_SETTLE = 8,
+       INODE_STALE = 16 /* the record has an older ctime or used; with SETTLE */ };
 
 struct ns_inode {
     struct ns *ns;
@@ -83,6 +84,7 @@ struct ns_inode {
     uint32_t pins; /* of calls without the lock, and of child directories */
     uint8_t state;
     uint32_t xattr_changes;
+    uint32_t published; /* how often data_publish has looked at st */
     struct ns_stat st; /* equals the record, but for ctime and used: those of accepted writes */
     union {
         struct ns_dir *dir;
@@ -307,7 +309,7 @@ extern const struct cache_owner_ops data_ops;
 int data_file(struct ns_inode *inode);      /* makes inode->file */
 void data_put_file(struct ns_inode *inode); /* gives it back; clean and settled */
 bool data_dirty(const struct ns_inode *inode);
-/* Writes an mtime that was set after the last cut. */
+/* Writes what no publication will: an mtime that was set after the last cut, or INODE_STALE. */
 int data_settle(struct ns_call *c, struct ns_inode *inode);
 int data_settle_all(struct ns *ns, unsigned flags);
 /* The size becomes another one: what is allocated, as far as that is known. */
@@ -315,6 +317,8 @@ void data_used_resize(struct ns_inode *inode, uint64_t old_size, uint64_t size);
 /* Asks for the allocated bytes where an estimate is all there is. */
 int data_used_sure(struct ns_call *c, struct ns_inode *inode);
 void data_mtime_pending(struct ns_inode *inode);
+/* After a change without the lock, st's ctime and used have been set; `published` is from before. */
+void data_changed(struct ns_inode *inode, uint32_t published);
 void data_trim_files(struct ns *ns);
 
 /* worker.c */

@@ -169,12 +169,78 @@ static void check_during_reclaim(void)
     world_end(&w);
 }
 
+/* -- a publication between a write and its ctime ---------------- */
+
+enum { LATE_FILES = 1500 };
+static _Atomic uint64_t late_ino; /* 0: the end */
+
+static void *late_publish(void *arg)
+{
+    uint64_t ino;
+
+    (void)arg;
+    while ((ino = late_ino) != 0)
+        CHECK_EQ(ns_fsync(w.ns, ino, 0), 0);
+    return NULL;
+}
+
+/* Keeps the lock in use, so that others have to wait for it. */
+static void *late_look(void *arg)
+{
+    struct dfe_attr attr;
+
+    (void)arg;
+    while (late_ino != 0)
+        CHECK_EQ(ns_getattr(w.ns, NS_ROOT_INO, 0, &attr), 0);
+    return NULL;
+}
+
+/* What is told of a file is also what will be told when it is opened again. */
+static void test_late(void)
+{
+    static struct dfe_attr told[LATE_FILES];
+    static uint8_t block[4096];
+    struct dfe_attr again;
+    pthread_t publish, look;
+    char name[16];
+
+    world_make(&w, "late", 0);
+    late_ino = make_file(&w, NS_ROOT_INO, "late-0");
+    CHECK_EQ(pthread_create(&publish, NULL, late_publish, NULL), 0);
+    CHECK_EQ(pthread_create(&look, NULL, late_look, NULL), 0);
+    for (unsigned i = 0; i < LATE_FILES; i++) {
+        if (i > 0) {
+            snprintf(name, sizeof(name), "late-%u", i);
+            late_ino = make_file(&w, NS_ROOT_INO, name);
+        }
+        told[i].ino = late_ino;
+        for (uint64_t k = 0; k < 3; k++)
+            CHECK_EQ(ns_write(w.ns, told[i].ino, k * 4096, block, 4096, 0, NULL), 4096);
+    }
+    late_ino = 0;
+    CHECK_EQ(pthread_join(publish, NULL), 0);
+    CHECK_EQ(pthread_join(look, NULL), 0);
+    CHECK_EQ(ns_sync(w.ns), 0);
+    for (unsigned i = 0; i < LATE_FILES; i++)
+        told[i] = attr_of(&w, told[i].ino);
+    world_crash(&w, NULL);
+    for (unsigned i = 0; i < LATE_FILES; i++) {
+        snprintf(name, sizeof(name), "late-%u", i);
+        CHECK_EQ(lookup(&w, NS_ROOT_INO, name, &again), 0);
+        CHECK_EQ(again.used, told[i].used);
+        CHECK_EQ(again.ctime_ns, told[i].ctime_ns);
+        CHECK_EQ(again.mtime_ns, told[i].mtime_ns);
+    }
+    world_end(&w);
+}
+
 int main(void)
 {
     uint64_t seed = test_seed(), seeds[THREADS];
     pthread_t threads[THREADS], checker;
 
     RUN(check_during_reclaim);
+    RUN(test_late);
     world_make(&w, "threads", 4);
     CHECK_EQ(world_close(&w), 0);
     w.opts.inode_bound = 10;
