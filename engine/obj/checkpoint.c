@@ -11,7 +11,7 @@
  *              journal is trimmed. Memory is given back outside.
  * A failure in 2 to 4 leaves the frozen overlay where it is, readable, and all of it is tried
  * again: writing the same state twice changes nothing. Only a failed flush ends the pool's writing
- * (O9).
+ * (O9), and not one that was not made for want of memory (queue_transient).
  */
 #include "obj/obj_int.h"
 
@@ -152,17 +152,16 @@ static int write_frozen(struct obj_pool *pool, bool *fatal)
     /* power may have failed before 4: the index must not get two ahead, it would be refused */
     if (rc == 0 && pool->super.least_checkpoint < pool->ckpt.number)
         rc = name_least(pool, pool->ckpt.number);
-    if (rc < 0) {
-        *fatal = true;
+    *fatal = rc < 0 && !queue_transient(rc);
+    if (rc < 0)
         return rc;
-    }
     rc = overlay_sort(pool->frozen);
     if (rc == 0)
         rc = write_index(pool);
     if (rc < 0)
         return rc;
     rc = name_least(pool, pool->ckpt_next.number);
-    *fatal = rc < 0;
+    *fatal = rc < 0 && !queue_transient(rc);
     return rc;
 }
 
@@ -196,7 +195,7 @@ static void note_failure(struct obj_pool *pool, int rc, bool fatal)
     pthread_mutex_lock(&pool->lock);
     pool->ckpt_err = rc;
     pool->ckpt_failures++;
-    if (rc != -ENOSPC && rc != -ENOMEM)
+    if (rc != -ENOSPC && !queue_transient(rc))
         pool->io_errors++;
     if (fatal)
         pool_fail(pool, rc, "flushing the device");
@@ -306,6 +305,11 @@ static struct timespec deadline(uint64_t ns)
                              .tv_nsec = (long)(ns % 1000000000u)};
 }
 
+static unsigned back_off(unsigned ms)
+{
+    return ms == 0 ? RETRY_FIRST_MS : ms * 2 < RETRY_MOST_MS ? ms * 2 : RETRY_MOST_MS;
+}
+
 void *checkpoint_thread(void *arg)
 {
     struct obj_pool *pool = arg;
@@ -323,11 +327,7 @@ void *checkpoint_thread(void *arg)
         if (pool->stop)
             break;
         pthread_mutex_unlock(&pool->lock);
-        if (run(pool) == 0)
-            retry_ms = 0;
-        else
-            retry_ms = retry_ms == 0 ? RETRY_FIRST_MS
-                       : retry_ms * 2 < RETRY_MOST_MS ? retry_ms * 2 : RETRY_MOST_MS;
+        retry_ms = run(pool) == 0 ? 0 : back_off(retry_ms);
         pthread_mutex_lock(&pool->lock);
         if (retry_ms > 0)
             pool->ckpt_asked = pool->ckpt_begun; /* who waits has been told */
@@ -365,7 +365,7 @@ int journal_sync(struct obj_pool *pool, uint64_t pos, uint64_t epoch)
     if (rc == 0)
         rc = journal_write(pool->journal, &pool->lock, pos, true);
     pthread_mutex_lock(&pool->lock);
-    if (rc < 0 && !pool->failed)
+    if (rc < 0 && !pool->failed && !queue_transient(rc))
         pool_fail(pool, rc, "writing the journal");
     if (rc == 0 && pool->durable_epoch < epoch)
         pool->durable_epoch = epoch;
@@ -397,9 +397,21 @@ static void feed_overlay(struct obj_pool *pool)
     overlay_spare_give(pool->active, spare); /* nobody else gives */
 }
 
+/* After a turn that failed for a moment: sleeps, then the same again. */
+static void sleep_off(struct obj_pool *pool, unsigned ms)
+{
+    uint64_t until = base_mono_ns() + ms * 1000000ull;
+    struct timespec t = deadline(until);
+
+    while (!pool->stop && !pool->failed && base_mono_ns() < until)
+        pthread_cond_timedwait(&pool->wake_jrnl, &pool->lock, &t);
+    pool->jrnl_dirty = true;
+}
+
 void *journal_thread(void *arg)
 {
     struct obj_pool *pool = arg;
+    unsigned retry_ms = 0;
     int rc = 0;
 
     pthread_mutex_lock(&pool->lock);
@@ -425,8 +437,13 @@ void *journal_thread(void *arg)
         rc = flush ? journal_sync(pool, pos, epoch)
                    : journal_write(pool->journal, &pool->lock, pos, false);
         pthread_mutex_lock(&pool->lock);
-        if (rc < 0 && !pool->failed)
+        retry_ms = rc == 0 ? 0 : back_off(retry_ms);
+        if (queue_transient(rc)) {
+            sleep_off(pool, retry_ms);
+            rc = 0;
+        } else if (rc < 0 && !pool->failed) {
             pool_fail(pool, rc, "writing the journal");
+        }
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;

@@ -384,7 +384,7 @@ int obj_wait_room(struct obj_pool *pool)
     if (rc == 0)
         rc = journal_write(pool->journal, &pool->lock, room, false);
     pthread_mutex_lock(&pool->lock);
-    if (rc < 0 && rc != -EROFS)
+    if (rc < 0 && rc != -EROFS && !queue_transient(rc))
         pool_fail(pool, rc, "writing the journal");
     full = overlay_full(pool) || journal_ring_full(pool->journal, JOURNAL_RECORD_BYTES);
     pthread_mutex_unlock(&pool->lock);

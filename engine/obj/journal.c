@@ -312,9 +312,9 @@ static int turn_flush(struct journal *j, pthread_mutex_t *mutex)
         base_fail(err, "journal: flush failed: %s", strerror(-err));
     pthread_mutex_lock(mutex);
     j->flushing = false;
-    if (err)
+    if (err && !queue_transient(err))
         j->failed = err;
-    else if (covers > j->durable)
+    else if (!err && covers > j->durable)
         j->durable = covers;
     pthread_cond_broadcast(&j->cond);
     return err;

@@ -15,8 +15,8 @@
  * replay expects where it lies: what an earlier opening left behind in the ring is never taken for
  * a continuation.
  *
- * Errors of the device: a failed write is kept and tried again by the next journal_write. After a
- * failed *flush* nobody knows what a later, successful one has made durable: the journal refuses to
+ * Errors of the device: a failed write is kept and tried again by the next journal_write, and so is
+ * a flush for which there was no memory (queue_transient). After a failed *flush* nobody knows what a later, successful one has made durable: the journal refuses to
  * go on (every journal_write returns the error until the pool is opened again).
  */
 #ifndef DFE_OBJ_JOURNAL_H

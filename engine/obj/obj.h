@@ -252,7 +252,9 @@ int obj_tx_punch_object(struct obj_tx *tx, unsigned when, struct obj_id oid);
 /*
  * All or nothing, in the order of commits. Ends the tx, except with -EINPROGRESS (then the caller
  * releases its locks, calls obj_wait_room and commits again, or aborts).
- * OBJ_SYNC: durable on return, with all that was committed before (waits).
+ * OBJ_SYNC: durable on return, with all that was committed before (waits). -ENOMEM, -EMFILE and
+ * -ENFILE then say that the process had nothing left to ask the device with: the commit may have
+ * been made, and is kept; a later obj_sync makes it durable.
  * OBJ_NOWAIT: -EINPROGRESS instead of waiting for journal or overlay room, or for index pages.
  * *epoch (may be NULL): this commit's.
  */

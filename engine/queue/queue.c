@@ -160,7 +160,7 @@ static int queue_make(struct queue_dev *dev, struct queue **out)
     rc = dev->backend->queue_open(q);
     if (rc < 0) {
         free(q);
-        return rc;
+        return rc == -EAGAIN ? -ENOMEM : rc; /* threads are lacking; -EAGAIN means other things */
     }
     *out = q;
     return 0;
@@ -339,6 +339,11 @@ int queue_run(struct queue *q, struct queue_req *reqs, unsigned n)
     return 0;
 }
 
+bool queue_transient(int err)
+{
+    return err == -ENOMEM || err == -EMFILE || err == -ENFILE;
+}
+
 static int run_one(struct queue_dev *dev, struct queue_req req)
 {
     struct queue *q;
@@ -372,6 +377,16 @@ static int flush_once(struct queue_dev *dev, struct queue *q)
     return rc == 0 ? queue_run(q, &req, 1) : rc;
 }
 
+/* The device has been asked, so a failure is never a transient one. */
+static int flush_final(struct queue_dev *dev, struct queue *q)
+{
+    int rc = flush_once(dev, q);
+
+    return queue_transient(rc) ? base_fail(-EIO, "device %s: flush failed: %s", dev->uri,
+                                           strerror(-rc))
+                               : rc;
+}
+
 int queue_flush(struct queue_dev *dev)
 {
     struct queue *q;
@@ -383,7 +398,7 @@ int queue_flush(struct queue_dev *dev)
     pthread_mutex_lock(&dev->flush_lock);
     rc = dev->flush_err;
     if (rc == 0)
-        rc = dev->flush_err = flush_once(dev, q);
+        rc = dev->flush_err = flush_final(dev, q);
     pthread_mutex_unlock(&dev->flush_lock);
     queue_return(dev, q);
     return rc;

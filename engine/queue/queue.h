@@ -94,11 +94,16 @@ unsigned queue_in_flight(const struct queue *q);
  * each req.res tells its own (a refused one's done is not called). */
 int queue_run(struct queue *q, struct queue_req *reqs, unsigned n);
 
+/* Is this an error that says only that the process lacked memory or descriptors for a moment? What
+ * was asked for may be asked for again. */
+bool queue_transient(int err);
+
 /* Borrow, one request, return. */
 int queue_read(struct queue_dev *dev, uint64_t off, void *buf, size_t len);
 int queue_write(struct queue_dev *dev, uint64_t off, const void *buf, size_t len);
-/* Once it has failed it fails until the device is opened again: the kernel tells of lost writes
- * once, to one caller, and nobody knows what a later, successful flush covers. */
+/* A transient error (queue_transient): the device has not been asked. Any other one stays until the
+ * device is opened again: the kernel tells of lost writes once, to one caller, and nobody knows
+ * what a later, successful flush covers. */
 int queue_flush(struct queue_dev *dev);
 
 /* Frees the memory of mem:NAME; it must not be open. -ENOENT if there is none. */

@@ -54,6 +54,7 @@ struct sim {
     uint64_t counts[4], changes;
     struct sim_fault faults[MAX_FAULTS];
     unsigned n_faults, short_permille;
+    unsigned queues, most_queues;
     uint64_t cut_after;
     bool power_off;
 };
@@ -407,8 +408,14 @@ static void sim_close(struct queue_dev *dev)
 
 static int sim_queue_open(struct queue *q)
 {
-    struct sim_queue *sq = calloc(1, sizeof(*sq));
+    struct sim *s = q->dev->priv;
+    struct sim_queue *sq = NULL;
 
+    pthread_mutex_lock(&s->lock);
+    if (s->most_queues == 0 || s->queues < s->most_queues)
+        sq = calloc(1, sizeof(*sq));
+    s->queues += sq != NULL;
+    pthread_mutex_unlock(&s->lock);
     if (!sq)
         return -ENOMEM;
     list_init(&sq->ios);
@@ -418,6 +425,11 @@ static int sim_queue_open(struct queue *q)
 
 static void sim_queue_close(struct queue *q)
 {
+    struct sim *s = q->dev->priv;
+
+    pthread_mutex_lock(&s->lock);
+    s->queues--;
+    pthread_mutex_unlock(&s->lock);
     free(q->priv);
 }
 
@@ -530,6 +542,14 @@ void sim_short_transfers(const char *name, unsigned permille)
     struct sim *s = enter(name);
 
     s->short_permille = permille;
+    leave(s);
+}
+
+void sim_limit_queues(const char *name, unsigned most)
+{
+    struct sim *s = enter(name);
+
+    s->most_queues = most;
     leave(s);
 }
 

@@ -63,6 +63,9 @@ struct sim_fault {
 void sim_fault_add(const char *name, const struct sim_fault *fault);
 void sim_fault_clear(const char *name);
 
+/* The device has at most so many queues at a time; another gets -ENOMEM. 0: as many as wanted. */
+void sim_limit_queues(const char *name, unsigned most);
+
 /* Transfers of more than one block are cut short with this probability, in 1/1000, after at least
  * one block; the queue layer must go on. */
 void sim_short_transfers(const char *name, unsigned permille);
