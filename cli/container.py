@@ -222,7 +222,8 @@ def check_text(result: dict[str, Any]) -> str:
     faults = result["faults"]
     if not faults:
         return f"{result['container']}: no faults."
-    return "\n".join([*faults, f"{result['container']}: {len(faults)} faults."])
+    found = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+    return "\n".join([*faults, f"{result['container']}: {found}."])
 
 
 @container.command(context_settings=CONTEXT)

@@ -279,7 +279,8 @@ def contents(found: pools.Pool, doing: str, force: bool) -> str:
             ) from None
         return ""
     few = ", ".join(labels[:5]) + (" ..." if len(labels) > 5 else "")
-    return f"Pool '{found.label}' holds {len(labels)} containers: {few}" if labels else ""
+    containers = "1 container" if len(labels) == 1 else f"{len(labels)} containers"
+    return f"Pool '{found.label}' holds {containers}: {few}" if labels else ""
 
 
 @pool.command(context_settings=CONTEXT)
