@@ -43,9 +43,9 @@
 /* Labels of pools, containers and snapshots: [A-Za-z0-9._-], not starting with '.' or '-'. */
 #define DFE_LABEL_BYTES 63u
 
-/* Arena extents: made and released whole. Large enough for hugepages, small enough to give back; and
- * a new one stops its caller, since registering it with the kernel touches all of it: 64 MiB took up
- * to 260 ms on a virtual machine. */
+/* Arena extents: made and released whole. Large enough for hugepages, small enough to give back;
+ * and a new one stops its caller, since registering it with the kernel touches all of it: 64 MiB
+ * took up to 260 ms on a virtual machine. */
 #define DFE_ARENA_EXTENT_BYTES (8u << 20)
 
 /* Cache slots. */

@@ -123,7 +123,7 @@ struct cache {
     uint64_t dirty_blocks; /* dirty and flying */
     uint64_t dirty_bound;  /* bytes */
     uint64_t interval_ns;
-    uint64_t flush_at_ns;  /* monotonic: a flush thread that sleeps looks again then; 0: none does */
+    uint64_t flush_at_ns;  /* monotonic: a sleeping flush thread looks again then; 0: none does */
     uint64_t drain_bps;    /* bytes a second that publications reached lately */
     uint32_t readahead_max;
     uint32_t want_room;    /* threads waiting for memory */

@@ -146,8 +146,8 @@ static int flight_part(struct flight *f, struct cache_file *file, unsigned first
     return file->ops->publish(file->owner, tx, &f->cut, sync ? OBJ_SYNC : 0);
 }
 
-/* Where free space is in pieces, a block may cost as much as an extent, and the cut may be more than
- * a transaction holds. Then it is published in parts: a crash between them leaves a mixture of two
+/* Where free space is in pieces, a block may cost as much as an extent, and the cut may be more
+ * than a transaction holds. Then it is published in parts: a crash between them leaves a mixture of two
  * moments, which is bad, but data that can never be published is worse. */
 static int flight_fly(struct flight *f, struct cache_file *file, bool sync)
 {

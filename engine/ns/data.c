@@ -256,8 +256,8 @@ static int data_begin_locked(struct ns_call *c, uint64_t ino, bool write, struct
     return data_file(*out);
 }
 
-/* Pins the inode and its data handle, for work without the lock: a write where `published` is given,
- * for data_changed. */
+/* Pins the inode and its data handle, for work without the lock: a write where `published` is
+ * given, for data_changed. */
 static int data_begin(struct ns *ns, uint64_t ino, uint32_t *published, unsigned flags,
                       struct ns_inode **out)
 {

@@ -317,7 +317,7 @@ void data_used_resize(struct ns_inode *inode, uint64_t old_size, uint64_t size);
 /* Asks for the allocated bytes where an estimate is all there is. */
 int data_used_sure(struct ns_call *c, struct ns_inode *inode);
 void data_mtime_pending(struct ns_inode *inode);
-/* After a change without the lock, st's ctime and used have been set; `published` is from before. */
+/* After a change without the lock st's ctime and used are set; `published` is from before. */
 void data_changed(struct ns_inode *inode, uint32_t published);
 void data_trim_files(struct ns *ns);
 

@@ -16,8 +16,9 @@
  * a continuation.
  *
  * Errors of the device: a failed write is kept and tried again by the next journal_write, and so is
- * a flush for which there was no memory (queue_transient). After a failed *flush* nobody knows what a later, successful one has made durable: the journal refuses to
- * go on (every journal_write returns the error until the pool is opened again).
+ * a flush for which there was no memory (queue_transient). After a failed *flush* nobody knows what
+ * a later, successful one has made durable: the journal refuses to go on (every journal_write
+ * returns the error until the pool is opened again).
  */
 #ifndef DFE_OBJ_JOURNAL_H
 #define DFE_OBJ_JOURNAL_H

@@ -240,7 +240,7 @@ int obj_tx_add(struct obj_tx *tx, unsigned when, struct obj_id oid, const struct
                int64_t delta);
 int obj_tx_max(struct obj_tx *tx, unsigned when, struct obj_id oid, const struct obj_key *key,
                uint64_t value);
-/* Publishes staged runs over whatever the array held there; takes the token, also where it fails. */
+/* Publishes staged runs over whatever the array held there; always takes the token. */
 int obj_tx_write(struct obj_tx *tx, unsigned when, struct obj_id oid, struct obj_stage *stage);
 /* Array bytes [off, off + len) become a hole; multiples of 4 KiB; len UINT64_MAX: to the end.
  * Longer than a tx can hold: a continuation record; readers see all of it at once. */

@@ -261,7 +261,8 @@ void obj_pool_query(struct obj_pool *pool, struct obj_pool_info *out)
     /* what is staged on a reservation has left the free blocks and is reserved still */
     out->free_bytes = (alloc_free_blocks(pool->alloc) + alloc_waiting_blocks(pool->alloc))
                       << DFE_BLOCK_SHIFT;
-    out->free_bytes -= out->reserved_bytes < out->free_bytes ? out->reserved_bytes : out->free_bytes;
+    out->free_bytes -=
+        out->reserved_bytes < out->free_bytes ? out->reserved_bytes : out->free_bytes;
     out->journal_bytes = pool->super.journal_len_blk << DFE_BLOCK_SHIFT;
     out->journal_used_bytes = pool->journal ? journal_used_bytes(pool->journal) : 0;
     out->overlay_keys = overlay_keys(pool->active);

@@ -229,7 +229,7 @@ static void test_error(void)
     expect(find("error"), "data");
 }
 
-/* Whoever waits for two small files gets their neighbours without waiting; one alone brings none. */
+/* Who waits for two small files gets their neighbours without waiting; one alone brings none. */
 static void test_prefetch(void)
 {
     enum { FILES = 20 };

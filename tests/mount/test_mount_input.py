@@ -277,7 +277,7 @@ def test_mount_helper_fakes(unmounted: Mount) -> None:
 
 
 def need_namespaces() -> None:
-    """Skips where no mount namespace can be made (a container without the right, a plain chroot)."""
+    """Skips where no mount namespace can be made: in containers without the right, in a chroot."""
     done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(done.stderr.strip())
