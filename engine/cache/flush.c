@@ -147,8 +147,8 @@ static int flight_part(struct flight *f, struct cache_file *file, unsigned first
 }
 
 /* Where free space is in pieces, a block may cost as much as an extent, and the cut may be more
- * than a transaction holds. Then it is published in parts: a crash between them leaves a mixture of two
- * moments, which is bad, but data that can never be published is worse. */
+ * than a transaction holds. Then it is published in parts: a crash between them leaves a mixture
+ * of two moments, which is bad, but data that can never be published is worse. */
 static int flight_fly(struct flight *f, struct cache_file *file, bool sync)
 {
     int rc;
