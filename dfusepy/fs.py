@@ -152,7 +152,7 @@ class Operations(pyfuse3.Operations):
     write-back errors are fsync's to report), `poll` (the kernel's answer for files is right).
     """
 
-    supports_dot_lookup = True  # inode numbers are persistent, so file handles (NFS) stay valid
+    supports_dot_lookup = True  # file handles (NFS) work while the engine remembers the inode
     enable_acl = True
 
     def __init__(
