@@ -141,7 +141,7 @@ def test_check_finds_damage(run: Run, data: Path) -> None:
     device.write_bytes(raw)
     run("container", "check", "demo/data")
     result = run("container", "check", "demo/data", "--data", status=1)
-    assert "1 faults" in result.stdout
+    assert "1 fault." in result.stdout
 
 
 def test_snapshots(run: Run, data: Path) -> None:
