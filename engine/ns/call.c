@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "ns/impl.h"
 
-/* A commit that still has no room after so many waits is done waiting under the lock: slow for all,
- * but no caller starves. */
+/* A commit that still has no room after so many waits, or needs more of the index than one that
+ * must not wait gets, is done waiting under the lock: slow for all, but no caller starves. */
 #define CALL_TRIES 16u
 
 void call_begin(struct ns_call *c, struct ns *ns, unsigned flags)

@@ -11,6 +11,8 @@
 
 enum { COMPUTED = 0, WANTS = 1, PROBE_AGAIN = 2 };
 
+#define NOWAIT_KEYS 64u /* that a commit may ask the index for while its caller holds a lock */
+
 static uint32_t gen_slot(const uint8_t *key)
 {
     /* container and object; the table does not matter */
@@ -319,11 +321,26 @@ static int append_and_apply(struct obj_pool *pool, struct obj_tx *tx, uint64_t *
     return rc;
 }
 
-static int try_commit(struct obj_tx *tx, uint64_t *end)
+/* What the index must be asked: not for a caller that must not wait where it is much. */
+static int answer(struct obj_tx *tx, unsigned flags)
+{
+    bool much = tx->n_want > NOWAIT_KEYS;
+
+    for (uint32_t i = 0; i < tx->n_want && !much; i++)
+        much = tx->want[i].hi_len > 0;
+    if (!much || !(flags & OBJ_NOWAIT))
+        return tx_fill(tx);
+    tx_forget(tx);
+    return -EINPROGRESS;
+}
+
+static int try_commit(struct obj_tx *tx, unsigned flags, uint64_t *end)
 {
     struct obj_pool *pool = tx->pool;
-    int rc = tx->probes ? run_probes(tx) : 0;
+    int rc = 0;
 
+    if (tx->probes)
+        rc = flags & OBJ_NOWAIT ? -EINPROGRESS : run_probes(tx);
     while (rc >= 0) {
         pthread_mutex_lock(&pool->lock);
         rc = admit(pool, tx);
@@ -335,7 +352,7 @@ static int try_commit(struct obj_tx *tx, uint64_t *end)
             *end = journal_head(pool->journal), tx->epoch = pool->epoch;
         pthread_mutex_unlock(&pool->lock);
         if (rc == WANTS)
-            rc = tx_fill(tx);
+            rc = answer(tx, flags);
         else if (rc == PROBE_AGAIN)
             rc = run_probes(tx);
         else
@@ -348,12 +365,12 @@ int tx_commit(struct obj_tx *tx, unsigned flags, uint64_t *epoch)
 {
     struct obj_pool *pool = tx->pool;
     uint64_t end = 0, at;
-    int rc = try_commit(tx, &end);
+    int rc = try_commit(tx, flags, &end);
 
     while (rc == -EINPROGRESS && !(flags & OBJ_NOWAIT)) {
         rc = obj_wait_room(pool);
         if (rc == 0)
-            rc = try_commit(tx, &end);
+            rc = try_commit(tx, flags, &end);
     }
     if (rc == -EINPROGRESS)
         return rc;

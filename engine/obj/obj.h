@@ -255,7 +255,10 @@ int obj_tx_punch_object(struct obj_tx *tx, unsigned when, struct obj_id oid);
  * OBJ_SYNC: durable on return, with all that was committed before (waits). -ENOMEM, -EMFILE and
  * -ENFILE then say that the process had nothing left to ask the device with: the commit may have
  * been made, and is kept; a later obj_sync makes it durable.
- * OBJ_NOWAIT: -EINPROGRESS instead of waiting for journal or overlay room, or for index pages.
+ * OBJ_NOWAIT: -EINPROGRESS instead of waiting for journal or overlay room, or for many index pages:
+ * up to 64 single keys are read for a commit, each of which may fault pages in; a commit that needs
+ * more, or a range (a punch, guard_exists, guard_empty), is refused as often as it is tried. So
+ * whoever tries again must at last do it without OBJ_NOWAIT.
  * *epoch (may be NULL): this commit's.
  */
 int obj_tx_commit(struct obj_tx *tx, unsigned flags, uint64_t *epoch);

@@ -181,12 +181,57 @@ static void nth_write(void)
     }
 }
 
+/* A commit that needs n keys of the index. */
+static struct obj_tx *wanting(unsigned n)
+{
+    struct obj_tx *tx;
+    char name[20];
+
+    CHECK_EQ(obj_tx_begin(rig.cont, rig_oid(1), &tx), 0);
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(name, sizeof(name), "k%u", i);
+        struct obj_key k = rig_key(name);
+        CHECK_EQ(obj_tx_guard_equal(tx, &k, "v", 1), 0);
+        CHECK_EQ(obj_tx_put(tx, OBJ_HOME, rig_oid(1), &k, "v", 1), 0);
+    }
+    return tx;
+}
+
+/* Who must not wait does not read much of the index either. */
+static void nowait_index(void)
+{
+    struct obj_tx *tx;
+    char name[20];
+
+    rig_make(&rig, "index", NULL, 64);
+    for (unsigned i = 0; i < 100; i++) {
+        snprintf(name, sizeof(name), "k%u", i);
+        CHECK_EQ(rig_put(&rig, 1, name, "v"), 0);
+    }
+    CHECK_EQ(obj_checkpoint(rig.pool), 0);
+    tx = wanting(100);
+    for (unsigned i = 0; i < 3; i++) {
+        CHECK_EQ(obj_tx_commit(tx, OBJ_NOWAIT, NULL), -EINPROGRESS);
+        CHECK_EQ(obj_wait_room(rig.pool), 0);
+    }
+    CHECK_EQ(obj_tx_commit(tx, 0, NULL), 0);
+    CHECK_EQ(obj_tx_commit(wanting(100), OBJ_NOWAIT, NULL), 0); /* all in memory */
+    CHECK_EQ(obj_checkpoint(rig.pool), 0);
+    CHECK_EQ(obj_tx_commit(wanting(60), OBJ_NOWAIT, NULL), 0);
+    tx = wanting(1);
+    CHECK_EQ(obj_tx_guard_exists(tx), 0);
+    CHECK_EQ(obj_tx_commit(tx, OBJ_NOWAIT, NULL), -EINPROGRESS);
+    CHECK_EQ(obj_tx_commit(tx, 0, NULL), 0);
+    rig_destroy(&rig);
+}
+
 int main(void)
 {
     base_log_set(quiet, NULL);
     RUN(full);
     RUN(limits);
     RUN(nowait);
+    RUN(nowait_index);
     RUN(failing_data);
     RUN(nth_write);
     return 0;
