@@ -195,6 +195,7 @@ static void note_failure(struct obj_pool *pool, int rc, bool fatal)
     pthread_mutex_lock(&pool->lock);
     pool->ckpt_err = rc;
     pool->ckpt_failures++;
+    pool->ckpt_asked = pool->ckpt_begun; /* who waits is told, with that; not who comes later */
     if (rc != -ENOSPC && !queue_transient(rc))
         pool->io_errors++;
     if (fatal)
@@ -329,8 +330,6 @@ void *checkpoint_thread(void *arg)
         pthread_mutex_unlock(&pool->lock);
         retry_ms = run(pool) == 0 ? 0 : back_off(retry_ms);
         pthread_mutex_lock(&pool->lock);
-        if (retry_ms > 0)
-            pool->ckpt_asked = pool->ckpt_begun; /* who waits has been told */
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
