@@ -80,12 +80,20 @@ def refuse_foreign(path: Path, doing: str) -> None:
         )
 
 
+def left_over(path: Path) -> int:
+    """Bytes that a killed creation of this pool holds; the engine gives them back first."""
+    try:
+        return (path.parent / f".{path.name}.making" / "data").stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
 def refuse_too_large(path: Path, wanted: int, doing: str) -> None:
     """Compared before anything is made: a disk that is filled to find out harms others."""
     parent = path
     while not parent.exists():
         parent = parent.parent
-    free = shutil.disk_usage(parent).free
+    free = shutil.disk_usage(parent).free + left_over(path)
     if wanted > free:
         raise CliError(
             doing,
@@ -165,7 +173,8 @@ def create(
     if on_device is not None:
         refuse_foreign(on_device, doing)
     if device is None and wanted:
-        refuse_too_large((path or pools.home()).expanduser().absolute(), wanted, doing)
+        where = path or pools.home() / "pools" / label
+        refuse_too_large(where.expanduser().absolute(), wanted, doing)
     made = make(label, path, wanted or 0, device)
     emit(
         {"label": label, "path": str(made.path)},

@@ -5,7 +5,9 @@
 #include "obj/index.h"
 #include "sim_device.h"
 
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #define MIB (1ull << 20)
 
@@ -69,9 +71,55 @@ static void creating(void)
     CHECK(strstr(base_last_error(), "already holds pool") != NULL);
     CHECK(!there("p2"));
     CHECK_EQ(queue_mem_forget("p2"), -ENOENT);
+    CHECK_EQ(create("p1/pool/x", "p", "mem:p3", 64 * MIB), -ENOTDIR);
     shell("mkdir %s/%s", test_dir(), "p3 ");
     CHECK_EQ(create("p3", "p", NULL, 24 * MIB), 0);
     CHECK(there("p3/data"));
+}
+
+/* Kills a creation after some time; what it leaves is in nobody's way. */
+static void killed_creation(void)
+{
+    bool done = false;
+
+    CHECK_EQ(sim_create("kill", 64 * MIB, 1), 0); /* in the child's memory, a copy */
+    for (unsigned us = 100; !done; us += us / 4) {
+        pid_t pid = fork();
+        int status;
+
+        CHECK(pid >= 0);
+        if (pid == 0)
+            _exit(create("killed", "p", us % 2 ? NULL : "sim:kill", 64 * MIB) != 0);
+        usleep(us);
+        kill(pid, SIGKILL);
+        CHECK_EQ(waitpid(pid, &status, 0), pid);
+        CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+        done = there("killed");
+        CHECK_EQ(done, there("killed/pool")); /* whole or not there */
+        if (us % 3 == 0 && !done) {
+            CHECK_EQ(create("killed", "p", NULL, 64 * MIB), 0);
+            CHECK(!there(".killed.making"));
+            shell("rm -r %s/%s", test_dir(), "killed");
+        }
+    }
+    CHECK(!there(".killed.making"));
+    CHECK_EQ(sim_destroy("kill"), 0);
+}
+
+/* A device on which a killed creation got as far as the superblocks. */
+static void killed_on_device(void)
+{
+    char path[300];
+
+    CHECK_EQ(create("half", "p", "mem:half", 64 * MIB), 0);
+    shell("mv %s/half %s/.half.making", test_dir(), test_dir());
+    CHECK_EQ(create("other", "p", "mem:half", 64 * MIB), -EEXIST);
+    CHECK_EQ(create("half/", "p", "mem:half", 64 * MIB), 0);
+    CHECK(!there(".half.making"));
+    CHECK(!there("other") && !there(".other.making"));
+    snprintf(path, sizeof(path), "%s/half", test_dir());
+    CHECK_EQ(obj_pool_destroy(path, false), 0);
+    CHECK_EQ(queue_mem_forget("half"), 0);
 }
 
 static void opening(void)
@@ -351,6 +399,8 @@ int main(void)
 {
     base_log_set(quiet, NULL);
     RUN(creating);
+    RUN(killed_creation);
+    RUN(killed_on_device);
     RUN(opening);
     RUN(containers);
     RUN(index_older);

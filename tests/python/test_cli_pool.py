@@ -134,6 +134,15 @@ def test_sizes_without_sense(run: Run, home: Path, size: str, status: int, text:
     assert "pools/x" not in tree(home)
 
 
+def test_after_a_killed_creation(run: Run, home: Path) -> None:
+    run("pool", "create", "x", "--size=64M")
+    (home / "pools/x").rename(home / "pools/.x.making")
+    (home / "pools/.x.making/pool").unlink()
+    assert "No pools" in run("pool", "list").stdout
+    run("pool", "create", "x", "--size=64M")
+    assert os.listdir(home / "pools") == ["x"]
+
+
 def test_no_size(run: Run, home: Path) -> None:
     assert "--size" in run("pool", "create", "x", status=2).stderr
     assert not home.exists()
