@@ -50,7 +50,8 @@ def run(command: Sequence[str], deadline: float, quiet: bool = False) -> int:
             print(f"over its time budget: {' '.join(command)}")
             os.killpg(process.pid, signal.SIGINT)
             try:
-                output, _ = process.communicate(timeout=20)
+                # Long enough to unmount what is mounted.
+                output, _ = process.communicate(timeout=60)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 output, _ = process.communicate()
