@@ -176,22 +176,22 @@ class Suite:
 
 # The budgets add up to less than 30 minutes on 2 cores.
 SUITES = (
-    Suite("layers", "checks", 20, check("scripts/check-layers")),
-    Suite("tidy", "checks", 20, check("scripts/tidy")),
+    Suite("layers", "checks", 10, check("scripts/check-layers")),
+    Suite("tidy", "checks", 10, check("scripts/tidy")),
     Suite(
         "mypy",
         "checks",
         60,
         check("mypy", "dfusepy", "cli", "scripts/suites.py", "scripts/image.py"),
     ),
-    Suite("ruff", "checks", 20, check("ruff", "check", "-q", ".")),
-    Suite("ruff-format", "checks", 20, check("ruff", "format", "-q", "--check", ".")),
+    Suite("ruff", "checks", 10, check("ruff", "check", "-q", ".")),
+    Suite("ruff-format", "checks", 10, check("ruff", "format", "-q", "--check", ".")),
     Suite("shellcheck", "checks", 20, shell_scripts),
-    Suite("c-plain", "c", 180, c_tests("c-plain", "none")),
-    Suite("c-address", "c", 330, c_tests("c-address", "address,undefined")),
+    Suite("c-plain", "c", 150, c_tests("c-plain", "none")),
+    Suite("c-address", "c", 260, c_tests("c-address", "address,undefined")),
     Suite("c-thread", "c", 450, c_tests("c-thread", "thread")),
-    Suite("python", "python", 150, pytest("python")),
-    Suite("mount", "mount", 500, pytest("mount")),
+    Suite("python", "python", 80, pytest("python")),
+    Suite("mount", "mount", 700, pytest("mount")),
 )
 
 
