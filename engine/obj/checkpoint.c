@@ -132,12 +132,12 @@ static int name_least(struct obj_pool *pool, uint64_t number)
 
     s.least_checkpoint = number;
     rc = super_write(pool->dev, &s);
-    if (rc < 0)
-        return rc;
     /* the rest of pool->super never changes, and is read without the lock */
     pool->super.generation = s.generation;
-    pool->super.least_checkpoint = s.least_checkpoint;
-    return 0;
+    pool->super.newest = s.newest;
+    if (rc == 0)
+        pool->super.least_checkpoint = number;
+    return rc;
 }
 
 /* *fatal: what was told to be durable may not be (O9). */

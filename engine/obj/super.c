@@ -2,8 +2,9 @@
 /*
  * Superblock: its bytes, its two copies, the geometry of a device.
  *
- * Invariants: S1 a copy counts only if its CRC over the whole block is right. S2 copy 1 is written
- * after copy 0 has been flushed, so that one of them is whole at any time.
+ * Invariants: S1 a copy counts only if its CRC over the whole block is right. S2 the newest
+ * copy is overwritten after the other one has been written and flushed: whatever fails, the newest or
+ * the one that follows it is whole.
  */
 #include "obj/super.h"
 
@@ -132,6 +133,7 @@ static int decode(const struct super_disk *d, uint32_t copy, struct super *s)
 
 int super_write(struct queue_dev *dev, struct super *s)
 {
+    /* `next` is what is written; *s keeps to what is there */
     struct super next = *s;
     void *block = aligned_alloc(DFE_BLOCK_BYTES, DFE_BLOCK_BYTES);
     int err = 0;
@@ -139,17 +141,19 @@ int super_write(struct queue_dev *dev, struct super *s)
     if (!block)
         return -ENOMEM;
     next.generation++;
-    for (uint32_t copy = 0; copy < SUPER_COPIES && err == 0; copy++) {
+    for (uint32_t i = 0; i < SUPER_COPIES && err == 0; i++) {
+        uint32_t copy = SUPER_COPIES - 1 - s->newest;
         encode(&next, copy, block);
         err = queue_write(dev, (uint64_t)copy * DFE_BLOCK_BYTES, block, DFE_BLOCK_BYTES);
         if (err == 0)
             err = queue_flush(dev);
+        if (err == 0) {
+            s->newest = copy;
+            s->generation = next.generation;
+        }
     }
     free(block);
-    if (err)
-        return base_fail(err, "superblock: write failed: %s", strerror(-err));
-    *s = next;
-    return 0;
+    return err ? base_fail(err, "superblock: write failed: %s", strerror(-err)) : 0;
 }
 
 /* Both copies' states to one answer; c[] holds the valid ones. */
@@ -165,7 +169,9 @@ static int choose(const int err[SUPER_COPIES], const struct super c[SUPER_COPIES
     *one_damaged = err[0] || err[1];
     if (*one_damaged)
         base_log(BASE_LOG_WARN, "superblock: copy %d is damaged, the other one is used", !err[0]);
-    *out = err[0] || (err[1] == 0 && c[1].generation > c[0].generation) ? c[1] : c[0];
+    uint32_t newest = err[0] || (err[1] == 0 && c[1].generation > c[0].generation);
+    *out = c[newest];
+    out->newest = newest;
     return 0;
 }
 

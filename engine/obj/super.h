@@ -22,6 +22,7 @@ struct super {
     uint8_t uuid[16];
     uint32_t format;
     uint64_t generation;
+    uint32_t newest; /* the copy on the device that is whole and has this generation */
     uint64_t size_blk; /* of the device that is used */
     uint64_t journal_blk, journal_len_blk;
     uint64_t data_blk, data_len_blk;
@@ -35,7 +36,9 @@ struct super {
  * too small (the text says how much is needed). journal_bytes 0: 1/64 of the device within [8 MiB,
  * 256 MiB]; -EINVAL below SUPER_JOURNAL_MIN_BYTES. Sets neither uuid nor generation. */
 int super_layout(uint64_t size_bytes, uint64_t journal_bytes, struct super *out);
-int super_write(struct queue_dev *dev, struct super *s); /* both copies, flushed; generation + 1 */
+/* Both copies, flushed, the newest one last; generation + 1. After an error one copy may be written:
+ * then `generation` and `newest` say so. */
+int super_write(struct queue_dev *dev, struct super *s);
 /* -ENODATA no superblock there (zeros or foreign), -EUCLEAN both damaged or a device that is
  * shorter than its superblock says, -EPROTONOSUPPORT newer format. One damaged copy: *one_damaged
  * is set and the good one is used (the next super_write heals the other). */
