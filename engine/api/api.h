@@ -59,6 +59,19 @@ struct dfe_fs {
     atomic_ulong pins; /* memory lent, and calls that found it through its container */
 };
 
+/* A pool opened for a service: what dfe_pool_open does, and files that sessions may read. */
+struct api_hosted {
+    struct keep *keep;        /* replayed, and logged to; may be NULL */
+    bool windows;             /* leases; each container is a read domain of its own */
+    uint32_t orphan_grace_ms; /* see ns_opts */
+};
+int api_pool_open_hosted(const struct dfe_pool_open_opts *opts, const struct api_hosted *hosted,
+                         struct dfe_pool **out);
+/* What is under the handles, for the service. The read domain of a container is its number + 1. */
+struct buf_arena *api_pool_arena(struct dfe_pool *pool);
+struct cache *api_pool_cache(struct dfe_pool *pool);
+struct ns *api_fs_ns(struct dfe_fs *fs);
+
 /* Copies an option struct that begins with its size; fields the caller does not know stay 0. */
 int api_opts(void *dst, size_t dst_bytes, const void *src);
 void api_uuid_text(const uint8_t uuid[16], char text[40]);

@@ -42,6 +42,22 @@ void buf_arena_close(struct buf_arena *arena);
 void *buf_alloc(struct buf_arena *arena, size_t len_bytes);
 void buf_free(struct buf_arena *arena, void *ptr, size_t len_bytes);
 
+/* The same from memory of one read domain: an extent holds buffers of one domain only, for life.
+ * Domain 0 is never shown to anybody; buf_alloc takes from it. */
+void *buf_alloc_in(struct buf_arena *arena, uint32_t domain, size_t len_bytes);
+
+/* Where a buffer is: an extent's number, its stamp (another one each time that number is mapped
+ * anew) and the offset in it. */
+struct buf_place {
+    uint64_t stamp;
+    uint32_t extent, off;
+    uint32_t domain;
+};
+void buf_place(struct buf_arena *arena, const void *ptr, struct buf_place *out);
+/* A descriptor of the extent's memory, sealed (FUTURE_WRITE, SHRINK, GROW, SEAL): whoever gets it can
+ * only read. The caller closes it. -ESTALE: another stamp, gone; -EACCES: domain 0. */
+int buf_extent_fd(struct buf_arena *arena, uint32_t extent, uint64_t stamp, uint32_t *domain);
+
 void buf_arena_info(struct buf_arena *arena, struct buf_info *out);
 
 /* The range that all extents of this arena lie in, now and later: reserved addresses, bound_bytes

@@ -50,6 +50,8 @@ struct cache_opts {
     uint32_t flush_threads;   /* 0: 2 */
     uint32_t readahead_max_bytes; /* 0: 4 MiB */
     uint64_t slots_bound_bytes; /* the cache's share of the arena; 0: all of it */
+    bool windows;             /* keep the tables that cache_lease needs */
+    struct keep *keep;        /* log what is accepted there; NULL: nowhere */
 };
 
 struct cache_info {
@@ -99,6 +101,25 @@ struct cache_pin {
 int cache_pin(struct cache_file *file, uint64_t off, size_t len, unsigned flags,
               struct cache_pin *out);
 void cache_unpin(struct cache *cache, struct cache_pin *pin);
+
+/* Where the bytes around off are, for readers in other processes, who copy and then check that the
+ * line's generation is still `gen` (odd while the bytes change). Loads them when needed. Only for
+ * containers with a read domain. -ENXIO: a hole or past the end; -ENOBUFS: no free line; -ENOTSUP: no
+ * windows; -EINPROGRESS with CACHE_NOWAIT. (waits) */
+struct cache_lease {
+    uint64_t gen, record_gen;
+    uint64_t file_off; /* first byte of the file that is there */
+    uint32_t len;      /* valid bytes there; may reach past the end of the file */
+    uint32_t line, record;
+    struct buf_place place;
+};
+int cache_lease(struct cache_file *file, uint64_t off, unsigned flags, struct cache_lease *out);
+/* The shared tables, sealed; the caller closes the descriptors. *lines, *records: their lengths.
+ * -ENOTSUP where the cache was opened without windows (cache_opts.windows). */
+int cache_tables(struct cache *cache, int *lines_fd, uint32_t *lines, int *records_fd,
+                 uint32_t *records);
+/* The read domain of a container's data, from its first file on; 0 (the default): none. */
+void cache_domain(struct cache *cache, struct obj_cont *cont, uint32_t domain);
 
 /* Accepts the bytes at off (CACHE_APPEND: at the end) at time now_ns; *at is where they went.
  * Returns len, or -ENOSPC, -EFBIG, -EIO (device failing and the dirty bound reached), -EROFS. Slows

@@ -45,6 +45,11 @@ struct dfe_pool_open_opts {
     uint32_t flush_threads;      /* 0: chosen */
     uint32_t read_only;
     uint32_t no_hugepages;
+    /* A service's socket: a session with it in place of an engine in this process. Then path is
+     * only told in errors, and what is above is the service's to choose. */
+    const char *socket;
+    uint32_t mount; /* the session is a mount's: it can answer dfe_fs_inval_next */
+    uint32_t reserved;
 };
 
 struct dfe_pool_info {
@@ -230,6 +235,47 @@ int dfe_fs_listxattr(struct dfe_fs *fs, uint64_t ino, char *names, size_t cap, u
 int dfe_fs_removexattr(struct dfe_fs *fs, uint64_t ino, const char *name, size_t name_len,
                        unsigned flags);
 int dfe_fs_statfs(struct dfe_fs *fs, struct dfe_statfs *out);
+
+/* -- several faces: for a mount on a session ---------------------------------------------------- */
+
+/* This session's kernel will cache names, attributes and pages of the file system. -EBUSY: another
+ * mount writes to it (read-only ones may be many). *generation: another one for each mount, never 0.
+ * In-process file systems have one face: 0 at once. */
+int dfe_fs_mount(struct dfe_fs *fs, int read_only, uint64_t *generation);
+/* Waits for what the kernel is to forget; done: id of what was just done, or 0. Whoever changed it
+ * waits meanwhile. For a thread of its own that holds nothing. -ESHUTDOWN after dfe_fs_inval_stop;
+ * -ENOTSUP in-process. */
+int dfe_fs_inval_next(struct dfe_fs *fs, uint64_t done, struct dfe_inval *out);
+void dfe_fs_inval_stop(struct dfe_fs *fs);
+
+/* -- service: an engine for other processes ------------------------------------------------------ */
+
+struct dfe_service_opts {
+    size_t size;             /* sizeof(struct dfe_service_opts) */
+    const char *path;        /* of the pool */
+    const char *socket;      /* to make and listen on; NULL with listen_fd */
+    int listen_fd;           /* a listening SOCK_SEQPACKET socket that somebody else made, or -1 */
+    int ready_fd;            /* gets one line when it serves ("ok") or cannot (why); or -1 */
+    uint64_t arena_bytes, dirty_bytes; /* as for dfe_pool_open */
+    uint32_t idle_ms;        /* ends after this long without a session; 0: 60,000; UINT32_MAX: never */
+    uint32_t no_hugepages;
+};
+/* Supervises a worker that serves the pool; returns when it has ended (idle, SIGTERM, SIGINT): 0 or
+ * a negative errno. Forks; call it in a process that has one thread. */
+int dfe_service_run(const struct dfe_service_opts *opts);
+
+struct dfe_service_info {
+    uint64_t supervisor_pid, worker_pid;
+    uint64_t started_ns;     /* wall clock */
+    uint64_t restarts;       /* workers that were lost and replaced */
+    uint64_t sessions, channels, mounts;
+    uint64_t requests, sleeps;
+    uint64_t loans, loan_bytes, leases;
+    uint64_t keep_bytes, keep_used_bytes;
+    uint64_t bad_clients;    /* sessions ended for what they wrote */
+};
+/* -ENOTSUP for a pool in this process. */
+int dfe_service_query(struct dfe_pool *pool, struct dfe_service_info *out);
 
 struct dfe_fs_info {
     uint64_t inodes_cached, inode_bytes, dirs_complete, orphans;

@@ -20,6 +20,26 @@ struct dfe_attr {
     uint32_t uid, gid;
     uint32_t rdev;      /* as makedev(3) made it */
     uint32_t blksize;   /* preferred I/O size, bytes */
+    uint32_t flags;     /* DFE_ATTR_* */
+    uint32_t reserved;
+};
+
+enum {
+    DFE_ATTR_SHARED = 1 /* another face writes to it now: a cache keeps this for no time at all */
+};
+
+/* What a mount is to make its kernel forget, before and after another face changes it. */
+struct dfe_inval {
+    uint64_t id;        /* to be told as done */
+    uint64_t ino;       /* the inode; of an entry: its directory */
+    uint32_t what;      /* DFE_INVAL_* */
+    uint32_t name_len;  /* of the entry */
+    char name[256];
+};
+enum {
+    DFE_INVAL_PAGES = 1, /* the inode's pages (dirty ones of mmaps are written back) and attributes */
+    DFE_INVAL_ATTR = 2,  /* its attributes */
+    DFE_INVAL_ENTRY = 3  /* a name in a directory, and that directory's attributes */
 };
 
 /* Which fields of a dfe_attr a setattr sets. */

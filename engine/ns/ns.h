@@ -26,6 +26,9 @@ struct ns_opts {
     size_t size;             /* sizeof */
     uint64_t inode_bound;    /* cached unreferenced inodes; 0: 1,000,000 */
     unsigned name_hash_bits; /* tests make names collide; 0: 63 */
+    struct keep *keep;       /* replays data that an earlier process accepted; NULL: none */
+    uint32_t orphan_grace_ms; /* orphans wait this long for their holders to come back; 0: no */
+    uint32_t domain;         /* read domain of its files (cache_domain); 0: none */
 };
 
 struct ns_info {
@@ -83,6 +86,9 @@ ssize_t ns_read(struct ns *ns, uint64_t ino, uint64_t off, void *dst, size_t len
 int ns_pin(struct ns *ns, uint64_t ino, uint64_t off, size_t len, unsigned flags,
            struct cache_pin *out);
 void ns_unpin(struct ns *ns, struct cache_pin *pin);
+/* See cache_lease; *attr (may be NULL): the inode's. */
+int ns_lease(struct ns *ns, uint64_t ino, uint64_t off, unsigned flags, struct cache_lease *out,
+             struct dfe_attr *attr);
 /* *at (may be NULL): where the bytes went. */
 ssize_t ns_write(struct ns *ns, uint64_t ino, uint64_t off, const void *src, size_t len,
                  unsigned flags, uint64_t *at);

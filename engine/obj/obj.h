@@ -62,6 +62,8 @@ struct obj_pool_open_opts {
     struct buf_arena *arena; /* registered with the device where that works; may be NULL */
     uint64_t overlay_bytes;  /* checkpoint when the overlay reaches this; 0: default */
     uint32_t commit_interval_ms; /* journal to the device no later than this; 0: default */
+    struct keep *keep;       /* commits are logged there until the journal has them; what an earlier
+                              * process left there is replayed; may be NULL */
 };
 
 struct obj_pool_info {

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Supervisor and worker.
+ *
+ * The supervisor holds the listening socket and the kept memory (base/keep.h), forks the worker and
+ * waits for it; one that dies by a signal is replaced, and clients take their sessions up again.
+ * The worker opens the pool and serves: one thread looks at the rings (adaptive: it spins a little,
+ * then sleeps in epoll), a pool of threads takes the requests that wait, one thread the sockets.
+ */
+#ifndef DFE_SERVICE_SERVICE_H
+#define DFE_SERVICE_SERVICE_H
+
+#include <stddef.h>
+
+#include "base/keep.h"
+
+struct dfe_service_opts;
+
+/* The worker's whole life: 0 when it ended idle or asked to, or a negative errno. ready_fd as in
+ * dfe_service_opts. */
+int worker_run(const struct dfe_service_opts *opts, int listen_fd, struct keep *keep,
+               unsigned restarts);
+
+#endif
