@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What was acknowledged and is not on the device yet, in memory that outlives the process that wrote
- * it: the supervisor maps it shared, workers inherit it, and a new worker replays what the dead one
- * left.
+ * What was acknowledged and is not on the device yet, in memory that outlives the process that
+ * wrote it: the supervisor maps it shared, workers inherit it, and a new worker replays what the
+ * dead one left.
  *
- * Two logs of records. KEEP_TX: a committed transaction as the journal has it, until the journal has
- * written it. KEEP_DATA: a change of a file's data stream, until the file's publication has been
- * committed. A record is there as a whole or not at all, whatever instruction the writer died at.
+ * Two logs of records. KEEP_TX: a committed transaction as the journal has it, until the journal
+ * has written it. KEEP_DATA: a change of a file's data stream, until the file's publication has
+ * been committed. A record is there as a whole or not at all, whatever instruction the writer died
+ * at.
  *
  * A thread that serves a request of a session marks what it changes with the request's tag; the
  * records of a tag stay until keep_end, so that a request which is submitted again to the next
@@ -24,7 +25,8 @@ struct keep;
 
 enum keep_log { KEEP_TX, KEEP_DATA, KEEP_LOGS };
 
-/* Bytes that keep_format wants for logs of these sizes (tx_bytes >= 16 MiB, data_bytes >= 16 MiB). */
+/* Bytes that keep_format wants for logs of these sizes (tx_bytes >= 16 MiB, data_bytes >= 16 MiB).
+ */
 size_t keep_bytes(size_t tx_bytes, size_t data_bytes);
 /* mem: zeroed, shared, page-aligned. Once, before the first worker. */
 int keep_format(void *mem, size_t bytes, size_t tx_bytes, size_t data_bytes);

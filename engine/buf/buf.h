@@ -54,8 +54,8 @@ struct buf_place {
     uint32_t domain;
 };
 void buf_place(struct buf_arena *arena, const void *ptr, struct buf_place *out);
-/* A descriptor of the extent's memory, sealed (FUTURE_WRITE, SHRINK, GROW, SEAL): whoever gets it can
- * only read. The caller closes it. -ESTALE: another stamp, gone; -EACCES: domain 0. */
+/* A descriptor of the extent's memory, sealed (FUTURE_WRITE, SHRINK, GROW, SEAL): whoever gets it
+ * can only read. The caller closes it. -ESTALE: another stamp, gone; -EACCES: domain 0. */
 int buf_extent_fd(struct buf_arena *arena, uint32_t extent, uint64_t stamp, uint32_t *domain);
 
 void buf_arena_info(struct buf_arena *arena, struct buf_info *out);

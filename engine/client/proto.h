@@ -12,9 +12,9 @@
 #include <stdint.h>
 
 #define PROTO_VERSION 1u
-#define PROTO_MAGIC 0x31455350464444ull /* "DDFPSE1" */
+#define PROTO_MAGIC 0x314E535345464444ull /* "DDFESSN1", little-endian */
 
-/* -- handshake, over the unix socket (SOCK_SEQPACKET): one message each way, then descriptors ---- */
+/* -- handshake, over the unix socket (SOCK_SEQPACKET): one message each way, then descriptors --- */
 
 enum {
     PROTO_ROLE_API = 0,   /* dfe.h: everything, for the pool's owner and root */
@@ -32,7 +32,8 @@ struct proto_hello { /* client to engine */
 };
 _Static_assert(sizeof(struct proto_hello) == 64, "PROTOCOL.md");
 
-struct proto_welcome { /* engine to client; two descriptors: the generation table, the record table */
+struct proto_welcome { /* engine to client; two descriptors: the generation table, the record table
+                        */
     uint64_t magic;
     uint32_t version;
     int32_t error;         /* 0, or a negative errno; then nothing else counts */
@@ -73,7 +74,7 @@ struct proto_answer { /* engine to client, to each message but CHANNEL_CLOSE, in
 };
 _Static_assert(sizeof(struct proto_answer) == 32, "PROTOCOL.md");
 
-/* -- a channel's memory ------------------------------------------------------------------------- */
+/* -- a channel's memory ------------------------------------------------------------------------ */
 
 #define PROTO_RING 64u             /* entries: a power of two */
 #define PROTO_PUSH_BYTES (2u << 20)  /* default length of the client's data area */
@@ -150,10 +151,10 @@ enum {
 #define PROTO_HANDLES 4096u
 
 enum proto_op {
-    PROTO_NOP = 0,          /* AI */
+    PROTO_NOP = 0, /* AI */
     /* pool */
-    PROTO_POOL_QUERY = 1,   /* A reply: dfe_pool_info */
-    PROTO_POOL_SYNC = 2,    /* A */
+    PROTO_POOL_QUERY = 1, /* A reply: dfe_pool_info */
+    PROTO_POOL_SYNC = 2,  /* A */
     PROTO_POOL_CHECKPOINT = 3,
     PROTO_POOL_DROP_CACHES = 4,
     PROTO_CONT_CREATE = 5,  /* push: dfe_cred, u32 posix, u32 root mode, label */
@@ -166,9 +167,9 @@ enum proto_op {
     PROTO_PROP_SET = 12,    /* push: name, value (arg) */
     PROTO_SNAP_CREATE = 13, /* push: name; value: epoch */
     PROTO_SNAP_DESTROY = 14,
-    PROTO_SNAP_LIST = 15,   /* reply: dfe_snap_info[] */
-    PROTO_CHECK = 16,       /* arg: data; reply: report; value, value2: done, total. Completions
-                             * with result -EINPROGRESS come before the last one */
+    PROTO_SNAP_LIST = 15, /* reply: dfe_snap_info[] */
+    PROTO_CHECK = 16,     /* arg: data; reply: report; value, value2: done, total. Completions
+                           * with result -EINPROGRESS come before the last one */
     /* objects; push begins with dfe_oid, then u16 dkey_len, u16 akey_len, u32 0, dkey, akey */
     PROTO_KV_GET = 20,      /* reply: value; result: its length */
     PROTO_KV_SCAN = 21,     /* len: 0 from the first key; reply: page */
@@ -179,40 +180,40 @@ enum proto_op {
     PROTO_TX_COMMIT = 26,   /* handle: container; push: oid of home, then records (PROTO_TX_*);
                              * arg: sync; value: epoch */
     /* file system; handle from FS_OPEN */
-    PROTO_FS_OPEN = 30,     /* AI handle: new; arg: handle of the container; I: push: label */
-    PROTO_FS_MOUNT = 31,    /* this session's kernel caches it; arg: 1 read-only; value: generation */
-    PROTO_INVAL_NEXT = 32,  /* off: id of the one just done, 0; waits; reply: dfe_inval */
-    PROTO_FS_QUERY = 33,    /* reply: dfe_fs_info */
+    PROTO_FS_OPEN = 30,  /* AI handle: new; arg: handle of the container; I: push: label */
+    PROTO_FS_MOUNT = 31, /* this session's kernel caches it; arg: 1 read-only; value: generation */
+    PROTO_INVAL_NEXT = 32, /* off: id of the one just done, 0; waits; reply: dfe_inval */
+    PROTO_FS_QUERY = 33,   /* reply: dfe_fs_info */
     PROTO_FS_SYNC = 34,
     PROTO_STATFS = 35,
     PROTO_INVAL_STOP = 36,
-    PROTO_REF = 40,         /* ino; off: how many */
+    PROTO_REF = 40, /* ino; off: how many */
     PROTO_UNREF = 41,
-    PROTO_LOOKUP = 42,      /* ino: directory; push: name; reply: dfe_attr, as below */
-    PROTO_GETATTR = 43,     /* AI */
-    PROTO_SETATTR = 44,     /* AI (size alone) arg: which; push: dfe_attr */
-    PROTO_MKNOD = 45,       /* push: dfe_cred, name; arg: mode; off: rdev */
-    PROTO_MKDIR = 46,       /* push: dfe_cred, name; arg: mode */
-    PROTO_SYMLINK = 47,     /* push: dfe_cred, name, target; arg: length of name */
-    PROTO_READLINK = 48,    /* reply: target */
-    PROTO_LINK = 49,        /* ino; off: directory; push: name */
+    PROTO_LOOKUP = 42,   /* ino: directory; push: name; reply: dfe_attr, as below */
+    PROTO_GETATTR = 43,  /* AI */
+    PROTO_SETATTR = 44,  /* AI (size alone) arg: which; push: dfe_attr */
+    PROTO_MKNOD = 45,    /* push: dfe_cred, name; arg: mode; off: rdev */
+    PROTO_MKDIR = 46,    /* push: dfe_cred, name; arg: mode */
+    PROTO_SYMLINK = 47,  /* push: dfe_cred, name, target; arg: length of name */
+    PROTO_READLINK = 48, /* reply: target */
+    PROTO_LINK = 49,     /* ino; off: directory; push: name */
     PROTO_UNLINK = 50,
     PROTO_RMDIR = 51,
-    PROTO_RENAME = 52,      /* ino, off: directories; push: names; arg: length of the first */
-    PROTO_READDIR = 53,     /* off: cookie; reply: page */
-    PROTO_PARENT = 54,      /* value */
-    PROTO_READ = 55,        /* AI off, len; reply: bytes */
-    PROTO_WRITE = 56,       /* AI off; push: bytes; value: where they went */
-    PROTO_PUNCH = 57,       /* AI off; push: u64 len */
-    PROTO_NEXT = 58,        /* AI off; arg: what; value */
-    PROTO_FSYNC = 59,       /* AI */
-    PROTO_GETXATTR = 60,    /* push: name; reply: value */
-    PROTO_SETXATTR = 61,    /* push: name, value; arg: length of name */
+    PROTO_RENAME = 52,   /* ino, off: directories; push: names; arg: length of the first */
+    PROTO_READDIR = 53,  /* off: cookie; reply: page */
+    PROTO_PARENT = 54,   /* value */
+    PROTO_READ = 55,     /* AI off, len; reply: bytes */
+    PROTO_WRITE = 56,    /* AI off; push: bytes; value: where they went */
+    PROTO_PUNCH = 57,    /* AI off; push: u64 len */
+    PROTO_NEXT = 58,     /* AI off; arg: what; value */
+    PROTO_FSYNC = 59,    /* AI */
+    PROTO_GETXATTR = 60, /* push: name; reply: value */
+    PROTO_SETXATTR = 61, /* push: name, value; arg: length of name */
     PROTO_LISTXATTR = 62,
     PROTO_REMOVEXATTR = 63,
-    PROTO_LEASE = 70,       /* AI off; reply: proto_lease */
-    PROTO_LOAN = 71,        /* A off, len; reply: proto_lease; value: the loan's number */
-    PROTO_DROP = 72,        /* A off: the loan's number */
+    PROTO_LEASE = 70,        /* AI off; reply: proto_lease */
+    PROTO_LOAN = 71,         /* A off, len; reply: proto_lease; value: the loan's number */
+    PROTO_DROP = 72,         /* A off: the loan's number */
     PROTO_SERVICE_QUERY = 80 /* A reply: dfe_service_info */
 };
 

@@ -236,11 +236,12 @@ int dfe_fs_removexattr(struct dfe_fs *fs, uint64_t ino, const char *name, size_t
                        unsigned flags);
 int dfe_fs_statfs(struct dfe_fs *fs, struct dfe_statfs *out);
 
-/* -- several faces: for a mount on a session ---------------------------------------------------- */
+/* -- several faces: for a mount on a session ----------------------------------------------------
+ */
 
 /* This session's kernel will cache names, attributes and pages of the file system. -EBUSY: another
- * mount writes to it (read-only ones may be many). *generation: another one for each mount, never 0.
- * In-process file systems have one face: 0 at once. */
+ * mount writes to it (read-only ones may be many). *generation: another one for each mount, never
+ * 0. In-process file systems have one face: 0 at once. */
 int dfe_fs_mount(struct dfe_fs *fs, int read_only, uint64_t *generation);
 /* Waits for what the kernel is to forget; done: id of what was just done, or 0. Whoever changed it
  * waits meanwhile. For a thread of its own that holds nothing. -ESHUTDOWN after dfe_fs_inval_stop;
@@ -248,7 +249,8 @@ int dfe_fs_mount(struct dfe_fs *fs, int read_only, uint64_t *generation);
 int dfe_fs_inval_next(struct dfe_fs *fs, uint64_t done, struct dfe_inval *out);
 void dfe_fs_inval_stop(struct dfe_fs *fs);
 
-/* -- service: an engine for other processes ------------------------------------------------------ */
+/* -- service: an engine for other processes ------------------------------------------------------
+ */
 
 struct dfe_service_opts {
     size_t size;             /* sizeof(struct dfe_service_opts) */
@@ -257,7 +259,7 @@ struct dfe_service_opts {
     int listen_fd;           /* a listening SOCK_SEQPACKET socket that somebody else made, or -1 */
     int ready_fd;            /* gets one line when it serves ("ok") or cannot (why); or -1 */
     uint64_t arena_bytes, dirty_bytes; /* as for dfe_pool_open */
-    uint32_t idle_ms;        /* ends after this long without a session; 0: 60,000; UINT32_MAX: never */
+    uint32_t idle_ms; /* ends after this long without a session; 0: 60,000; UINT32_MAX: never */
     uint32_t no_hugepages;
 };
 /* Supervises a worker that serves the pool; returns when it has ended (idle, SIGTERM, SIGINT): 0 or

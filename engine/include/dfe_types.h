@@ -37,9 +37,10 @@ struct dfe_inval {
     char name[256];
 };
 enum {
-    DFE_INVAL_PAGES = 1, /* the inode's pages (dirty ones of mmaps are written back) and attributes */
-    DFE_INVAL_ATTR = 2,  /* its attributes */
-    DFE_INVAL_ENTRY = 3  /* a name in a directory, and that directory's attributes */
+    DFE_INVAL_PAGES =
+        1, /* the inode's pages (dirty ones of mmaps are written back) and attributes */
+    DFE_INVAL_ATTR = 2, /* its attributes */
+    DFE_INVAL_ENTRY = 3 /* a name in a directory, and that directory's attributes */
 };
 
 /* Which fields of a dfe_attr a setattr sets. */

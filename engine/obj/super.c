@@ -3,8 +3,8 @@
  * Superblock: its bytes, its two copies, the geometry of a device.
  *
  * Invariants: S1 a copy counts only if its CRC over the whole block is right. S2 the newest
- * copy is overwritten after the other one has been written and flushed: whatever fails, the newest or
- * the one that follows it is whole.
+ * copy is overwritten after the other one has been written and flushed: whatever fails, the newest
+ * or the one that follows it is whole.
  */
 #include "obj/super.h"
 

@@ -36,8 +36,8 @@ struct super {
  * too small (the text says how much is needed). journal_bytes 0: 1/64 of the device within [8 MiB,
  * 256 MiB]; -EINVAL below SUPER_JOURNAL_MIN_BYTES. Sets neither uuid nor generation. */
 int super_layout(uint64_t size_bytes, uint64_t journal_bytes, struct super *out);
-/* Both copies, flushed, the newest one last; generation + 1. After an error one copy may be written:
- * then `generation` and `newest` say so. */
+/* Both copies, flushed, the newest one last; generation + 1. After an error one copy may be
+ * written: then `generation` and `newest` say so. */
 int super_write(struct queue_dev *dev, struct super *s);
 /* -ENODATA no superblock there (zeros or foreign), -EUCLEAN both damaged or a device that is
  * shorter than its superblock says, -EPROTONOSUPPORT newer format. One damaged copy: *one_damaged

@@ -4,13 +4,13 @@
  *
  * A host is an open pool and what its sessions share: open containers and file systems (one for all
  * sessions), coherence with the kernels of mounts. A session is one client: who it is, its handles,
- * its references, loans. Nothing that a request says can harm the host: every field is checked here,
- * the push area is read once and never trusted to stay the same.
+ * its references, loans. Nothing that a request says can harm the host: every field is checked
+ * here, the push area is read once and never trusted to stay the same.
  *
- * Rights: roles API and MOUNT are for the owner of the pool (the uid this process runs as) and root;
- * session_new refuses others. Role IL is for anybody: file systems by label, data calls by inode, each
- * checked against the inode's owner, mode and ACL for the client's uid and groups, or proved by
- * descriptor (session_prove).
+ * Rights: roles API and MOUNT are for the owner of the pool (the uid this process runs as) and
+ * root; session_new refuses others. Role IL is for anybody: file systems by label, data calls by
+ * inode, each checked against the inode's owner, mode and ACL for the client's uid and groups, or
+ * proved by descriptor (session_prove).
  *
  * Threads: any, one at a time for each request; session_end waits for what runs.
  */
