@@ -64,7 +64,7 @@ struct client_call {
 int64_t client_do(struct client *client, struct client_call *call);
 size_t client_push_max(const struct client *client);
 
-/* -- leases: reading without a message ----------------------------------------------------------- */
+/* -- leases: reading without a message -------------------------------------------------------- */
 
 /* Copies up to len bytes at off of what the lease covers, if nothing has changed since it was
  * given and the record still is its file's: the count (0: end of file), or -ESTALE (ask for

@@ -14,7 +14,7 @@
 #define PROTO_VERSION 1u
 #define PROTO_MAGIC 0x314E535345464444ull /* "DDFESSN1", little-endian */
 
-/* -- handshake, over the unix socket (SOCK_SEQPACKET): one message each way, then descriptors --- */
+/* -- handshake, over the unix socket (SOCK_SEQPACKET): one message each way, then descriptors -- */
 
 enum {
     PROTO_ROLE_API = 0,   /* dfe.h: everything, for the pool's owner and root */
