@@ -26,6 +26,13 @@
 #include "ns/ns.h"
 #include "obj/obj.h"
 
+/* A pool opened for a service: what dfe_pool_open does, and files that sessions may read. */
+struct api_hosted {
+    struct keep *keep;        /* replayed, and logged to; may be NULL */
+    bool windows;             /* leases; each container is a read domain of its own */
+    uint32_t orphan_grace_ms; /* see ns_opts */
+};
+
 struct dfe_pool {
     struct buf_arena *arena;
     struct obj_pool *obj;
@@ -34,6 +41,7 @@ struct dfe_pool {
     pthread_rwlock_t array_lock;
     unsigned conts;     /* open containers */
     struct list states; /* api_state.link */
+    struct api_hosted hosted;
 };
 
 /* One container at its newest state or at a snapshot. Its fields are guarded by pool->lock. */
@@ -59,12 +67,6 @@ struct dfe_fs {
     atomic_ulong pins; /* memory lent, and calls that found it through its container */
 };
 
-/* A pool opened for a service: what dfe_pool_open does, and files that sessions may read. */
-struct api_hosted {
-    struct keep *keep;        /* replayed, and logged to; may be NULL */
-    bool windows;             /* leases; each container is a read domain of its own */
-    uint32_t orphan_grace_ms; /* see ns_opts */
-};
 int api_pool_open_hosted(const struct dfe_pool_open_opts *opts, const struct api_hosted *hosted,
                          struct dfe_pool **out);
 /* What is under the handles, for the service. The read domain of a container is its number + 1. */

@@ -33,9 +33,30 @@ struct dfe_fs *api_fs_find(struct dfe_cont *cont)
     return fs;
 }
 
+struct ns *api_fs_ns(struct dfe_fs *fs)
+{
+    return fs->ns;
+}
+
+/* Files of a container whose pool has windows are a read domain: its number + 1. */
+static uint32_t read_domain(struct dfe_cont *cont)
+{
+    struct obj_cont_info info = {0};
+
+    if (!cont->pool->hosted.windows)
+        return 0;
+    obj_cont_query(cont->obj, &info);
+    return info.number + 1;
+}
+
 int dfe_fs_open(struct dfe_cont *cont, struct dfe_fs **out)
 {
-    struct ns_opts opts = {.size = sizeof(opts)};
+    struct ns_opts opts = {
+        .size = sizeof(opts),
+        .keep = cont->pool->hosted.keep,
+        .orphan_grace_ms = cont->pool->hosted.orphan_grace_ms,
+        .domain = read_domain(cont),
+    };
     struct dfe_pool *pool = cont->pool;
     struct dfe_fs *fs;
     struct ns *ns;

@@ -98,12 +98,15 @@ static int open_parts(struct dfe_pool *pool, const struct dfe_pool_open_opts *o)
         .path = o->path,
         .read_only = o->read_only != 0,
         .commit_interval_ms = o->commit_interval_ms,
+        .keep = pool->hosted.keep,
     };
     struct cache_opts cache = {
         .size = sizeof(cache),
         .dirty_bound_bytes = o->dirty_bytes,
         .commit_interval_ms = o->commit_interval_ms,
         .flush_threads = o->flush_threads,
+        .windows = pool->hosted.windows,
+        .keep = pool->hosted.keep,
     };
     int ret;
 
@@ -126,7 +129,8 @@ out_arena:
     return ret;
 }
 
-int dfe_pool_open(const struct dfe_pool_open_opts *opts, struct dfe_pool **out)
+int api_pool_open_hosted(const struct dfe_pool_open_opts *opts, const struct api_hosted *hosted,
+                         struct dfe_pool **out)
 {
     struct dfe_pool_open_opts o;
     struct dfe_pool *pool;
@@ -142,6 +146,7 @@ int dfe_pool_open(const struct dfe_pool_open_opts *opts, struct dfe_pool **out)
     pool = calloc(1, sizeof(*pool));
     if (!pool)
         return -ENOMEM;
+    pool->hosted = *hosted;
     ret = open_parts(pool, &o);
     if (ret < 0) {
         free(pool);
@@ -152,6 +157,23 @@ int dfe_pool_open(const struct dfe_pool_open_opts *opts, struct dfe_pool **out)
     list_init(&pool->states);
     *out = pool;
     return 0;
+}
+
+int dfe_pool_open(const struct dfe_pool_open_opts *opts, struct dfe_pool **out)
+{
+    static const struct api_hosted alone;
+
+    return api_pool_open_hosted(opts, &alone, out);
+}
+
+struct buf_arena *api_pool_arena(struct dfe_pool *pool)
+{
+    return pool->arena;
+}
+
+struct cache *api_pool_cache(struct dfe_pool *pool)
+{
+    return pool->cache;
 }
 
 int dfe_pool_close(struct dfe_pool *pool)
