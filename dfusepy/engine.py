@@ -30,6 +30,9 @@ from dfusepy.engine_types import (
     APPEND,
     DATASYNC,
     EXCHANGE,
+    INVAL_ATTR,
+    INVAL_ENTRY,
+    INVAL_PAGES,
     NOREPLACE,
     NOWAIT,
     PLUS,
@@ -43,10 +46,12 @@ from dfusepy.engine_types import (
     FsInfo,
     GuardFailed,
     Inode,
+    Invalidation,
     KeyValue,
     ObjectId,
     PoolInfo,
     PoolRecord,
+    ServiceInfo,
     SnapshotInfo,
     StatFs,
     WouldBlock,
@@ -56,6 +61,9 @@ __all__ = [
     "APPEND",
     "DATASYNC",
     "EXCHANGE",
+    "INVAL_ATTR",
+    "INVAL_ENTRY",
+    "INVAL_PAGES",
     "NOREPLACE",
     "NOWAIT",
     "PLUS",
@@ -71,12 +79,14 @@ __all__ = [
     "FsInfo",
     "GuardFailed",
     "Inode",
+    "Invalidation",
     "KeyValue",
     "ObjectId",
     "Pin",
     "Pool",
     "PoolInfo",
     "PoolRecord",
+    "ServiceInfo",
     "SnapshotInfo",
     "StatFs",
     "Transaction",
@@ -147,6 +157,8 @@ class Pool(Handle):
         commit_interval_ms: int = 0,
         read_only: bool = False,
         hugepages: bool = True,
+        socket: Path | None = None,
+        mount: bool = False,
     ) -> Self:
         """Opens a pool and recovers it where that is needed.
 
@@ -154,18 +166,25 @@ class Pool(Handle):
         dirty: bound of unwritten data, bytes; 0: a quarter of the arena.
         commit_interval_ms: the oldest that unwritten data gets; 0: 1000.
 
+        socket: of the pool's service: a session with it in place of an engine in this process; the
+        memory is the service's then. `dfusepy.connect` finds the socket by itself.
+        mount: the session is a mount's, which answers FileSystem.inval_next.
+
         A damaged pool opens read-only where anything is readable; `query().damage` says why.
         Raises OSError: ENOENT, EBUSY (open elsewhere), EPROTONOSUPPORT (newer format), EMEDIUMTYPE
-        (the device belongs to another pool), ESTALE (the index is older than its device), EUCLEAN.
+        (the device belongs to another pool), ESTALE (the index is older than its device), EUCLEAN;
+        of a session ECONNREFUSED (no service), EACCES (the pool is another user's).
         """
         start_log()
         c_path = ffi.from_buffer(cstr(path) + b"\0")
+        c_socket = ffi.NULL if socket is None else ffi.from_buffer(cstr(socket) + b"\0")
         opts = ffi.new("struct dfe_pool_open_opts *")
         opts.size = ffi.sizeof("struct dfe_pool_open_opts")
         opts.path = c_path
         opts.arena_bytes, opts.dirty_bytes = arena, dirty
         opts.commit_interval_ms = commit_interval_ms
         opts.read_only, opts.no_hugepages = bool(read_only), not hugepages
+        opts.socket, opts.mount = c_socket, bool(mount)
         out = ffi.new("struct dfe_pool **")
         check(lib.dfe_pool_open(opts, out))
         return cls(out[0])
@@ -178,6 +197,13 @@ class Pool(Handle):
         info = ffi.new("struct dfe_pool_info *")
         check(lib.dfe_pool_query(self._h, info))
         return record(PoolInfo, info)
+
+    def service(self) -> ServiceInfo:
+        """State of the service behind this session. Raises OSError ENOTSUP where the pool is open
+        in this process."""
+        info = ffi.new("struct dfe_service_info *")
+        check(lib.dfe_service_query(self._h, info))
+        return record(ServiceInfo, info)
 
     def sync(self) -> None:
         """Publishes all accepted data; everything done before the call is durable after it."""

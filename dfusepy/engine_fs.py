@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from dfusepy.engine_base import Handle, alloc, check, fail, ffi, lib, record
-from dfusepy.engine_types import Attr, DirEntry, FsInfo, Inode, StatFs
+from dfusepy.engine_types import Attr, DirEntry, FsInfo, Inode, Invalidation, StatFs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ COPY_BYTES = 16 << 10  # reads up to this are copied: cheaper than a pin
 XATTR_BYTES = 65_536  # XATTR_SIZE_MAX of Linux
 SYMLINK_BYTES = 4_096
 
-_ATTR = struct.Struct("=4Q4q6I")  # struct dfe_attr
+_ATTR = struct.Struct("=4Q4q7I4x")  # struct dfe_attr
 _DIRENT = struct.Struct("=QII")  # struct dfe_dirent, between the attributes and the name
 _NAME_AT = _ATTR.size + _DIRENT.size
 
@@ -386,6 +386,29 @@ class FileSystem(Handle):
     def removexattr(self, ino: Inode, name: bytes, flags: int = 0) -> None:
         """Raises OSError: ENODATA."""
         check(lib.dfe_fs_removexattr(self._h, ino, name, len(name), flags))
+
+    # -- several faces: for a mount on a session
+
+    def mount(self, read_only: bool = False) -> int:
+        """This session's kernel will cache names, attributes and pages. Returns the mount's
+        generation: another one for each mount; 0 for a pool in this process, which has one face.
+        Raises OSError: EBUSY (another mount writes to it)."""
+        out = ffi.new("uint64_t *")
+        check(lib.dfe_fs_mount(self._h, bool(read_only), out))
+        return int(out[0])
+
+    def inval_next(self, done: int = 0) -> Invalidation:
+        """Waits for what the kernel is to forget; done: the id of what was just done, 0 at first.
+        Whoever changed it waits meanwhile, so this is for a thread of its own. Raises OSError:
+        ESHUTDOWN (after inval_stop), ENOTSUP (a pool in this process)."""
+        out = ffi.new("struct dfe_inval *")
+        check(lib.dfe_fs_inval_next(self._h, done, out))
+        name = bytes(ffi.buffer(out.name, out.name_len))
+        return Invalidation(int(out.id), Inode(out.ino), int(out.what), name)
+
+    def inval_stop(self) -> None:
+        """Ends `inval_next`, now and from now on."""
+        lib.dfe_fs_inval_stop(self._h)
 
     # -- state
 

@@ -57,6 +57,12 @@ class Attr(NamedTuple):
     gid: int
     rdev: int
     blksize: int  # preferred I/O size, bytes
+    flags: int  # bit 0: see `shared`
+
+    @property
+    def shared(self) -> bool:
+        """Another process writes to it now: a cache keeps these values for no time at all."""
+        return bool(self.flags & 1)
 
 
 class DirEntry(NamedTuple):
@@ -66,6 +72,21 @@ class DirEntry(NamedTuple):
     name: bytes
     attr: Attr
     cookie: int
+
+
+# What an Invalidation concerns (dfe_types.h has the same values).
+INVAL_PAGES = 1  # the inode's pages and attributes; dirty pages of maps are written back
+INVAL_ATTR = 2  # the inode's attributes
+INVAL_ENTRY = 3  # a name in a directory, and that directory's attributes
+
+
+class Invalidation(NamedTuple):
+    """What a mount makes its kernel forget, before and after another process changes it."""
+
+    id: int  # to be told as done
+    ino: Inode  # of an entry: its directory
+    what: int  # INVAL_*
+    name: bytes  # of the entry
 
 
 class KeyValue(NamedTuple):
@@ -171,3 +192,24 @@ class FsInfo(Record):
     inode_bytes: int  # memory of the cached inodes and their entries
     dirs_complete: int  # directories wholly in memory
     orphans: int  # unlinked, still in use
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceInfo(Record):
+    """State of the service behind a session. Counters count since its worker was started."""
+
+    supervisor_pid: int
+    worker_pid: int
+    started_ns: int  # wall clock
+    restarts: int  # workers that were lost and replaced
+    sessions: int
+    channels: int
+    mounts: int
+    requests: int
+    sleeps: int
+    loans: int
+    loan_bytes: int
+    leases: int
+    keep_bytes: int
+    keep_used_bytes: int
+    bad_clients: int  # sessions ended for what they wrote
