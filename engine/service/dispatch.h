@@ -72,11 +72,20 @@ struct request {
     const void *push;     /* e.push_len bytes; the client may change them at any time */
     void *reply;          /* e.reply_cap bytes */
     void (*progress)(uint64_t done, uint64_t total, void *arg); /* PROTO_CHECK; may be NULL */
+    /* The answer to a request that dispatch() returned DISPATCH_LATER for: once, from any thread,
+     * perhaps before dispatch() has returned, at the latest within session_end. Must not wait, nor
+     * call what is declared here. The request and its memory stay until then. NULL: dispatch()
+     * waits in place, which a thread that also serves mounts must not allow. */
+    void (*later)(struct request *req, const struct proto_cqe *out);
     void *arg;
 };
 
-/* Executes it: 0 and *out (all but seq, reply_off and the times), or with may_wait false
- * -EINPROGRESS: nothing has happened, do it on a thread that may wait. */
+/* PROTO_INVAL_NEXT without news; a change that a mount's kernel has to hear of first, which the
+ * host's own threads go on with. So no thread of the caller is lost to either. */
+#define DISPATCH_LATER 1
+
+/* Executes it: 0 and *out (all but seq, reply_off and the times), DISPATCH_LATER, or with may_wait
+ * false -EINPROGRESS: nothing has happened, do it on a thread that may wait. */
 int dispatch(struct session *session, struct request *req, bool may_wait, struct proto_cqe *out);
 /* The answer to a request has been posted: what keeps it from being done twice may go. */
 void dispatch_posted(struct session *session, uint64_t seq);
