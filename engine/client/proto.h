@@ -11,6 +11,8 @@
 
 #include <stdint.h>
 
+#include "base/window.h"
+
 #define PROTO_VERSION 1u
 #define PROTO_MAGIC 0x314E535345464444ull /* "DDFESSN1", little-endian */
 
@@ -254,24 +256,8 @@ _Static_assert(sizeof(struct proto_lease) == 64, "PROTOCOL.md");
  *
  * Generations come from one counter, so that no value is ever seen twice in a line; they are odd
  * while what they guard changes. Reader: load acquire, copy, acquire fence, load again. Writer:
- * store odd, release fence, change, store even with release. See engine/client/lease.c.
+ * store odd, release fence, change, store even with release. See engine/client/lease.c; struct
+ * proto_line and struct proto_record are in base/window.h.
  */
-struct proto_line {
-    uint64_t gen;
-    uint8_t reserved[56];
-};
-_Static_assert(sizeof(struct proto_line) == 64, "one cache line");
-
-struct proto_record { /* a file's attributes of the data stream */
-    uint64_t gen;     /* odd while it changes */
-    uint64_t ino;     /* 0: nobody's */
-    uint64_t size;
-    uint64_t version;
-    int64_t mtime_ns;
-    uint32_t cont;    /* number of the container */
-    uint32_t flags;   /* PROTO_RECORD_* */
-    uint8_t reserved[16];
-};
-_Static_assert(sizeof(struct proto_record) == 64, "one cache line");
 
 #endif

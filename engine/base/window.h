@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that other processes may read and nobody else may write: sealed memfds, and the two tables
+ * that say what a reader saw (PROTOCOL.md; the argument is in cache/lease.c).
+ *
+ * One machine, one byte order: words are the host's. Fixed widths, explicit padding.
+ */
+#ifndef DFE_BASE_WINDOW_H
+#define DFE_BASE_WINDOW_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Guards a run of bytes of the arena. Generations come from one counter, so that no value is ever
+ * seen twice in a line; odd while what the line guards changes. */
+struct proto_line {
+    uint64_t gen;
+    uint8_t reserved[56];
+};
+_Static_assert(sizeof(struct proto_line) == 64, "one cache line");
+
+struct proto_record { /* a file's attributes of the data stream */
+    uint64_t gen;     /* odd while it changes */
+    uint64_t ino;     /* 0: nobody's */
+    uint64_t size;
+    uint64_t version;
+    int64_t mtime_ns;
+    uint32_t cont;    /* number of the container */
+    uint32_t flags;   /* PROTO_RECORD_* */
+    uint8_t reserved[16];
+};
+_Static_assert(sizeof(struct proto_record) == 64, "one cache line");
+
+/* Kinds of pages to ask the host for. */
+enum { WINDOW_PAGES = 0, WINDOW_HUGE = 1 };
+
+/* A memfd of that length, mapped for reading and writing at `at` (NULL: anywhere) and then sealed
+ * (FUTURE_WRITE, SHRINK, GROW, SEAL): this mapping is the only one that can ever be written to.
+ * Returns the descriptor, or a negative errno; *mem is the mapping, zeros. */
+int window_make(const char *name, size_t bytes, unsigned pages, void *at, void **mem);
+
+/* Another descriptor of it, for somebody else: read-only where /proc is mounted, and sealed
+ * anyway. The caller closes it. */
+int window_share(int fd);
+
+#endif
