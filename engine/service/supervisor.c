@@ -1,12 +1,459 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Supervisor of a pool's worker process. */
+/*
+ * Supervisor of a pool's worker process: holds the listening socket and the kept memory, and
+ * nothing of the pool or its device, so that nothing that happens to a worker can hurt it.
+ *
+ *  1. One worker at a time; it never outlives the supervisor (it is told to end when that dies).
+ *  2. The supervisor ends with a worker that ended by itself, and never before one that was told to
+ *     end has replayed and written what the kept memory holds.
+ *  3. The socket's name appears with a socket that listens, and goes only while it is this one's.
+ */
 #include <dfe.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "api/api.h"
+#include "base/clock.h"
+#include "base/keep.h"
 #include "base/log.h"
 #include "service/service.h"
 
+#pragma weak worker_run
+#pragma weak keep_bytes
+#pragma weak keep_format
+#pragma weak keep_open
+
+/* Kept memory. The log of data holds what may be unwritten, within reason: a full log only makes
+ * writers wait for a publication. Pages are touched when they are used. */
+#define TX_BYTES ((size_t)32 << 20)
+#define DATA_LEAST_BYTES ((size_t)64 << 20)
+#define DATA_MOST_BYTES ((size_t)256 << 20)
+#define DATA_FLOOR_BYTES ((size_t)16 << 20) /* on hosts with little memory */
+#define HOST_SHARE 16u                      /* at most this part of the host's memory */
+
+#define BACKLOG 128
+#define SHORT_LIFE_NS 1000000000ull /* a worker that dies younger than this is replaced slower */
+#define FREE_DEATHS 2u              /* ... from the third one in a row */
+#define BACK_OFF_MS 50u             /* twice as long each time, */
+#define BACK_OFF_MOST_MS 1000u      /* up to this */
+#define HOPELESS 5u                 /* short lives in a row, and not serving: there is no point */
+
+struct supervisor {
+    struct dfe_service_opts opts;
+    struct keep_memory {
+        void *ptr;
+        size_t bytes;
+    } keep;
+    int listen_fd, signal_fd;
+    sigset_t old_mask;
+    dev_t socket_dev; /* of the name that was made */
+    ino_t socket_ino;
+    bool made_socket;
+
+    pid_t pid, worker;
+    uint64_t born_ns;
+    int line_fd;    /* the worker's ready_fd ends here */
+    char line[512]; /* what it said */
+    size_t line_len;
+    bool serves;    /* this worker has said "ok" */
+    bool told;      /* the world has been told */
+    bool ending;    /* asked to end */
+    unsigned restarts, short_lives;
+};
+
+/* -- log ---------------------------------------------------------------------------------------- */
+
+/* One write for each line: threads and both processes share standard error. */
+static void log_line(int level, const char *text, void *arg)
+{
+    static const char *const names[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
+    char stamp[32], line[700];
+    struct timespec now;
+    struct tm tm;
+    int len;
+
+    if (level < BASE_LOG_INFO)
+        return;
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &tm);
+    strftime(stamp, sizeof(stamp), "%Y-%m-%d %H:%M:%S", &tm);
+    len = snprintf(line, sizeof(line), "%s,%03ld %d %s service %s\n", stamp,
+                   now.tv_nsec / 1000000, getpid(), names[level], text);
+    if (len >= (int)sizeof(line)) {
+        len = sizeof(line);
+        line[len - 1] = '\n';
+    }
+    if (write(STDERR_FILENO, line, (size_t)len) < 0)
+        return; /* nobody is left to be told */
+}
+
+/* The one line for whoever started the service: "ok", or "ERRNO why". */
+static void tell(struct supervisor *s, int err, const char *why)
+{
+    char line[640];
+    int len;
+
+    if (s->told || s->opts.ready_fd < 0)
+        return;
+    s->told = true;
+    len = err ? snprintf(line, sizeof(line), "%d %s\n", -err, why) : snprintf(line, 4, "ok\n");
+    if (write(s->opts.ready_fd, line, (size_t)len) != len)
+        base_log(BASE_LOG_INFO, "nobody waits to be told that the service is ready");
+}
+
+/* -- what the supervisor holds ------------------------------------------------------------------ */
+
+static size_t data_log_bytes(const struct dfe_service_opts *o)
+{
+    uint64_t arena = o->arena_bytes ? o->arena_bytes : api_arena_default();
+    uint64_t wanted = o->dirty_bytes ? o->dirty_bytes : arena / 4;
+    uint64_t host = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+    wanted += wanted / 8; /* heads, and what waits to be retired */
+    if (wanted < DATA_LEAST_BYTES)
+        wanted = DATA_LEAST_BYTES;
+    if (wanted > DATA_MOST_BYTES)
+        wanted = DATA_MOST_BYTES;
+    if (wanted > host / HOST_SHARE)
+        wanted = host / HOST_SHARE;
+    return wanted < DATA_FLOOR_BYTES ? DATA_FLOOR_BYTES : (size_t)wanted & ~(size_t)4095;
+}
+
+static int make_keep(struct supervisor *s)
+{
+    size_t data = data_log_bytes(&s->opts);
+    int ret;
+
+    s->keep.bytes = keep_bytes(TX_BYTES, data);
+    s->keep.ptr = mmap(NULL, s->keep.bytes, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (s->keep.ptr == MAP_FAILED) {
+        s->keep.ptr = NULL;
+        return base_refuse(-ENOMEM, "no memory for %zu MiB of kept data", s->keep.bytes >> 20);
+    }
+    ret = keep_format(s->keep.ptr, s->keep.bytes, TX_BYTES, data);
+    return ret < 0 ? base_refuse(ret, "the kept memory cannot be set up") : 0;
+}
+
+/* Bound under a name of its own and renamed when it listens: a dead service's name is replaced,
+ * and a client finds either the old name or one that answers. */
+static int make_socket(struct supervisor *s)
+{
+    struct sockaddr_un draft = {.sun_family = AF_UNIX};
+    const char *path = s->opts.socket;
+    struct stat st;
+    int fd, len;
+
+    len = snprintf(draft.sun_path, sizeof(draft.sun_path), "%s.%d", path, getpid());
+    if (len >= (int)sizeof(draft.sun_path))
+        return base_refuse(-ENAMETOOLONG, "the socket's name %s is too long", path);
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return base_refuse(-errno, "no socket: %s", strerror(errno));
+    s->listen_fd = fd;
+    unlink(draft.sun_path); /* of a dead process with this number */
+    if (bind(fd, (struct sockaddr *)&draft, sizeof(draft)) < 0)
+        return base_refuse(-errno, "%s cannot be made: %s", path, strerror(errno));
+    if (chmod(draft.sun_path, 0666) < 0 || stat(draft.sun_path, &st) < 0 ||
+        listen(fd, BACKLOG) < 0 || rename(draft.sun_path, path) < 0) {
+        int err = -errno;
+        unlink(draft.sun_path);
+        return base_refuse(err, "%s cannot be made: %s", path, strerror(-err));
+    }
+    s->socket_dev = st.st_dev;
+    s->socket_ino = st.st_ino;
+    s->made_socket = true;
+    return 0;
+}
+
+/* Whoever starts a service locks the file beside the socket first (SOCKET with .lock in place of
+ * .sock), so that the name does not become another's between the look and the unlink. */
+static void remove_socket(struct supervisor *s)
+{
+    const char *path = s->opts.socket;
+    size_t stem = strlen(path);
+    char lock[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
+    struct stat st;
+    int fd;
+
+    if (stem > 5 && strcmp(path + stem - 5, ".sock") == 0)
+        stem -= 5;
+    snprintf(lock, sizeof(lock), "%.*s.lock", (int)stem, path);
+    fd = open(lock, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd >= 0 && flock(fd, LOCK_EX) < 0)
+        base_log(BASE_LOG_WARN, "%s cannot be locked: %s", lock, strerror(errno));
+    if (lstat(path, &st) == 0 && st.st_dev == s->socket_dev && st.st_ino == s->socket_ino)
+        unlink(path);
+    if (fd >= 0)
+        close(fd);
+}
+
+static int catch_signals(struct supervisor *s)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGCHLD);
+    if (sigprocmask(SIG_BLOCK, &set, &s->old_mask) < 0)
+        return -errno;
+    s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return s->signal_fd < 0 ? base_refuse(-errno, "no signalfd: %s", strerror(errno)) : 0;
+}
+
+/* -- the worker ---------------------------------------------------------------------------------- */
+
+/* The child: SIGTERM stays blocked for worker_run to take; the terminal's signals are the
+ * supervisor's to hear. Ends with the worker's errno as its status. */
+static _Noreturn void become_worker(struct supervisor *s, int line_fd)
+{
+    struct dfe_service_opts opts = s->opts;
+    struct keep *keep = NULL;
+    sigset_t term;
+    int ret;
+
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != s->pid)
+        _exit(EOWNERDEAD); /* it died before it could be watched */
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGCHLD, SIG_DFL);
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigprocmask(SIG_SETMASK, &term, NULL);
+    close(s->signal_fd);
+    if (opts.ready_fd >= 0)
+        close(opts.ready_fd);
+    opts.ready_fd = line_fd;
+    ret = keep_open(s->keep.ptr, s->keep.bytes, &keep);
+    if (ret < 0)
+        base_fail(ret, "the kept memory is damaged");
+    else
+        ret = worker_run(&opts, s->listen_fd, keep, s->restarts);
+    if (ret < 0 && base_last_error()[0])
+        dprintf(line_fd, "%s\n", base_last_error()); /* read only where the worker said nothing */
+    _exit(ret < 0 ? (-ret & 0xff ? -ret & 0xff : EIO) : 0);
+}
+
+static int start_worker(struct supervisor *s)
+{
+    int ends[2];
+    pid_t pid;
+
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return base_refuse(-errno, "no pipe: %s", strerror(errno));
+    pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        become_worker(s, ends[1]);
+    }
+    close(ends[1]);
+    if (pid < 0) {
+        close(ends[0]);
+        return base_refuse(-errno, "no worker process: %s", strerror(errno));
+    }
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    s->line_fd = ends[0];
+    s->line_len = 0;
+    s->serves = false;
+    s->worker = pid;
+    s->born_ns = base_mono_ns();
+    if (s->ending)
+        kill(pid, SIGTERM); /* it recovers and writes what the last one kept, then ends */
+    return 0;
+}
+
+/* Takes in what the worker says; its first line counts. */
+static void hear(struct supervisor *s)
+{
+    ssize_t n;
+
+    while (s->line_fd >= 0) {
+        char rest[256];
+        bool full = s->line_len >= sizeof(s->line) - 1;
+        n = full ? read(s->line_fd, rest, sizeof(rest))
+                 : read(s->line_fd, s->line + s->line_len, sizeof(s->line) - 1 - s->line_len);
+        if (n > 0 && !full)
+            s->line_len += (size_t)n;
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+            close(s->line_fd);
+            s->line_fd = -1;
+        }
+        if (n < 0)
+            break;
+    }
+    s->line[s->line_len] = '\0';
+    if (!s->serves && strncmp(s->line, "ok\n", 3) == 0) {
+        s->serves = true;
+        tell(s, 0, NULL);
+        base_log(BASE_LOG_INFO, "worker %d serves pool %s", (int)s->worker, s->opts.path);
+    }
+}
+
+/* Takes the signals that have come. Returns whether the worker has ended. */
+static bool take_signals(struct supervisor *s, int *status)
+{
+    struct signalfd_siginfo info;
+
+    while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+        if (info.ssi_signo == SIGCHLD)
+            continue;
+        if (!s->ending)
+            base_log(BASE_LOG_INFO, "signal %u: ending", info.ssi_signo);
+        s->ending = true;
+        if (s->worker > 0)
+            kill(s->worker, SIGTERM);
+    }
+    return s->worker > 0 && waitpid(s->worker, status, WNOHANG) == s->worker;
+}
+
+static int await_end(struct supervisor *s)
+{
+    struct pollfd fds[2] = {{.fd = s->signal_fd, .events = POLLIN}, {.events = POLLIN}};
+    int status = 0;
+
+    for (;;) {
+        bool ended;
+
+        fds[1].fd = s->line_fd; /* -1 is passed over */
+        if (poll(fds, 2, -1) < 0 && errno != EINTR)
+            base_log(BASE_LOG_WARN, "poll: %s", strerror(errno));
+        ended = take_signals(s, &status);
+        hear(s);
+        if (ended)
+            break;
+    }
+    if (s->line_fd >= 0)
+        close(s->line_fd);
+    s->line_fd = -1;
+    s->worker = 0;
+    return status;
+}
+
+/* A worker that was killed is replaced at once, one that keeps dying after a while. -EOWNERDEAD:
+ * there is no point in another one. */
+static int after_death(struct supervisor *s, int number)
+{
+    uint64_t age_ns = base_mono_ns() - s->born_ns;
+    unsigned delay_ms = 0;
+
+    base_log(BASE_LOG_ERROR, "worker was lost (%s) after %llu ms; %s", strsignal(number),
+             (unsigned long long)age_ns / 1000000,
+             s->serves ? "what it acknowledged is kept" : "it had not served yet");
+    s->short_lives = age_ns < SHORT_LIFE_NS ? s->short_lives + 1 : 0;
+    if (s->short_lives >= HOPELESS && (!s->serves || s->ending))
+        return base_fail(-EOWNERDEAD, "%u workers in a row died young (%s)",
+                         s->short_lives, strsignal(number));
+    if (s->short_lives > FREE_DEATHS) {
+        unsigned shift = s->short_lives - FREE_DEATHS;
+        delay_ms = shift < 6 ? BACK_OFF_MS << shift : BACK_OFF_MOST_MS;
+        if (delay_ms > BACK_OFF_MOST_MS)
+            delay_ms = BACK_OFF_MOST_MS;
+    }
+    if (delay_ms) {
+        struct pollfd fd = {.fd = s->signal_fd, .events = POLLIN};
+        int status;
+        poll(&fd, 1, (int)delay_ms);
+        take_signals(s, &status);
+    }
+    s->restarts++;
+    return 0;
+}
+
+static int supervise(struct supervisor *s)
+{
+    int ret;
+
+    for (;;) {
+        int status;
+
+        ret = start_worker(s);
+        if (ret < 0)
+            return ret;
+        status = await_end(s);
+        if (WIFEXITED(status)) {
+            int err = WEXITSTATUS(status);
+            s->line[strcspn(s->line, "\n")] = '\0';
+            if (err)
+                return base_refuse(-err, "%s",
+                                   s->line_len && !s->serves ? s->line : strerror(err));
+            base_log(BASE_LOG_INFO, "ended, all is written");
+            return 0;
+        }
+        ret = after_death(s, WTERMSIG(status));
+        if (ret < 0)
+            return ret;
+    }
+}
+
+static int check_opts(const struct dfe_service_opts *o)
+{
+    if (!o->path || !o->path[0])
+        return base_refuse(-EINVAL, "no pool directory was given");
+    if (o->listen_fd < 0 && (!o->socket || !o->socket[0]))
+        return base_refuse(-EINVAL, "a service needs the name of its socket, or a socket");
+    return 0;
+}
+
 int dfe_service_run(const struct dfe_service_opts *opts)
 {
-    return base_refuse(-ENOTSUP, "no service for %s", opts->path);
+    struct supervisor s = {
+        .listen_fd = -1, .signal_fd = -1, .line_fd = -1, .pid = getpid()};
+    int ret;
+
+    base_clear_error();
+    ret = api_opts(&s.opts, sizeof(s.opts), opts);
+    if (ret < 0)
+        return ret;
+    ret = check_opts(&s.opts);
+    if (ret < 0)
+        return ret;
+    base_log_set(log_line, NULL);
+    ret = catch_signals(&s);
+    if (ret < 0)
+        goto out;
+    ret = make_keep(&s);
+    if (ret < 0)
+        goto out_signals;
+    if (s.opts.listen_fd >= 0)
+        s.listen_fd = s.opts.listen_fd;
+    else
+        ret = make_socket(&s);
+    if (ret == 0)
+        ret = supervise(&s);
+    if (ret < 0)
+        tell(&s, ret, base_last_error()); /* before the lock is taken: its holder may wait for it */
+    if (s.made_socket)
+        remove_socket(&s);
+    if (s.listen_fd >= 0 && s.opts.listen_fd < 0)
+        close(s.listen_fd);
+    munmap(s.keep.ptr, s.keep.bytes);
+out_signals:
+    close(s.signal_fd);
+    sigprocmask(SIG_SETMASK, &s.old_mask, NULL);
+out:
+    if (ret < 0)
+        tell(&s, ret, base_last_error());
+    base_log_set(NULL, NULL);
+    return ret;
 }
