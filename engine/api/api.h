@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the handles of the public API hold. A handle holds everything its calls need: there are no
- * globals, so that another transport can stand behind the same functions.
+ * What the handles of an engine in this process hold, and what a service needs of them. A handle
+ * holds everything its calls need: there are no globals.
  *
- * Locks: dfe_pool.lock guards the lists and counts of open handles; it is taken first and never
- * held across a call to a lower layer. dfe_pool.array_lock orders array writes (see object.c); it
+ * Locks: local_pool.lock guards the lists and counts of open handles; it is taken first and never
+ * held across a call to a lower layer. local_pool.array_lock orders array writes (see object.c); it
  * is held across I/O and nothing else is taken under it.
  *
  * A parent outlives its children: closing it while any is open is -EBUSY and changes nothing.
@@ -15,16 +15,21 @@
 #ifndef DFE_API_API_H
 #define DFE_API_API_H
 
-#include <dfe.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "api/ops.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "buf/buf.h"
 #include "cache/cache.h"
 #include "ns/ns.h"
 #include "obj/obj.h"
+
+extern const struct pool_ops local_pool_ops;
+extern const struct cont_ops local_cont_ops;
+extern const struct object_ops local_object_ops;
+extern const struct fs_ops local_fs_ops;
 
 /* A pool opened for a service: what dfe_pool_open does, and files that sessions may read. */
 struct api_hosted {
@@ -33,7 +38,8 @@ struct api_hosted {
     uint32_t orphan_grace_ms; /* see ns_opts */
 };
 
-struct dfe_pool {
+struct local_pool {
+    struct dfe_pool dfe;
     struct buf_arena *arena;
     struct obj_pool *obj;
     struct cache *cache;
@@ -48,43 +54,68 @@ struct dfe_pool {
 struct api_state {
     struct list link;
     struct obj_cont *obj;
-    struct dfe_fs *fs; /* its open file system */
+    struct local_fs *fs; /* its open file system */
     unsigned handles;
     char label[64];
     char snapshot[64]; /* "" is the newest state */
 };
 
-struct dfe_cont {
-    struct dfe_pool *pool;
+struct local_cont {
+    struct dfe_cont dfe;
+    struct local_pool *pool;
     struct api_state *state;
     struct obj_cont *obj; /* the state's */
     unsigned users;       /* transactions and the file system opened through it; pool->lock */
 };
 
-struct dfe_fs {
-    struct dfe_cont *cont;
+struct local_fs {
+    struct dfe_fs dfe;
+    struct local_cont *cont;
     struct ns *ns;     /* NULL while it is being opened or closed; pool->lock */
     atomic_ulong pins; /* memory lent, and calls that found it through its container */
 };
 
 int api_pool_open_hosted(const struct dfe_pool_open_opts *opts, const struct api_hosted *hosted,
                          struct dfe_pool **out);
+static inline struct local_pool *local_pool(struct dfe_pool *pool)
+{
+    return container_of(pool, struct local_pool, dfe);
+}
+
+static inline struct local_cont *local_cont(struct dfe_cont *cont)
+{
+    return container_of(cont, struct local_cont, dfe);
+}
+
+static inline struct local_fs *local_fs(struct dfe_fs *fs)
+{
+    return container_of(fs, struct local_fs, dfe);
+}
+
 /* What is under the handles, for the service. The read domain of a container is its number + 1. */
 struct buf_arena *api_pool_arena(struct dfe_pool *pool);
 struct cache *api_pool_cache(struct dfe_pool *pool);
 struct ns *api_fs_ns(struct dfe_fs *fs);
 
-/* Copies an option struct that begins with its size; fields the caller does not know stay 0. */
-int api_opts(void *dst, size_t dst_bytes, const void *src);
 void api_uuid_text(const uint8_t uuid[16], char text[40]);
 /* Bound of the arena where none is given, bytes. */
 uint64_t api_arena_default(void);
 
-/* The open file system of a container's state, pinned (see dfe_fs.pins), or NULL. */
-struct dfe_fs *api_fs_find(struct dfe_cont *cont);
+/* The open file system of a container's state, pinned (see local_fs.pins), or NULL. */
+struct local_fs *api_fs_find(struct local_cont *cont);
+
+/* The rows of the tables above that another file has. */
+int local_cont_create(struct dfe_pool *pool, const char *label, int posix,
+                      const struct dfe_cred *cred, uint32_t root_mode);
+int local_cont_destroy(struct dfe_pool *pool, const char *label);
+ssize_t local_cont_list(struct dfe_pool *pool, struct dfe_cont_info *out, size_t cap);
+int local_cont_open(struct dfe_pool *pool, const char *label, const char *snapshot,
+                    struct dfe_cont **out);
+int local_fs_open(struct dfe_cont *cont, struct dfe_fs **out);
+int local_fs_close(struct dfe_fs *fs);
 
 /* Counts of what is open through a container. */
-void api_cont_use(struct dfe_cont *cont);
-void api_cont_unuse(struct dfe_cont *cont);
+void api_cont_use(struct local_cont *cont);
+void api_cont_unuse(struct local_cont *cont);
 
 #endif

@@ -7,14 +7,14 @@
 
 #include "api/api.h"
 
-void api_cont_use(struct dfe_cont *cont)
+void api_cont_use(struct local_cont *cont)
 {
     pthread_mutex_lock(&cont->pool->lock);
     cont->users++;
     pthread_mutex_unlock(&cont->pool->lock);
 }
 
-void api_cont_unuse(struct dfe_cont *cont)
+void api_cont_unuse(struct local_cont *cont)
 {
     pthread_mutex_lock(&cont->pool->lock);
     cont->users--;
@@ -24,7 +24,8 @@ void api_cont_unuse(struct dfe_cont *cont)
 /* -- states ----------------------------------------------------------------------------------- */
 
 /* Under pool->lock. */
-static struct api_state *find_state(struct dfe_pool *pool, const char *label, const char *snapshot)
+static struct api_state *find_state(struct local_pool *pool, const char *label,
+                                    const char *snapshot)
 {
     list_for_each(l, &pool->states)
     {
@@ -37,7 +38,7 @@ static struct api_state *find_state(struct dfe_pool *pool, const char *label, co
 }
 
 /* A state of its own, not in the list yet. */
-static int open_state(struct dfe_pool *pool, const char *label, const char *snapshot,
+static int open_state(struct local_pool *pool, const char *label, const char *snapshot,
                       struct api_state **out)
 {
     struct api_state *state = calloc(1, sizeof(*state));
@@ -64,7 +65,7 @@ static void close_state(struct api_state *state)
 }
 
 /* Takes a handle of the state, which is opened where it is not. */
-static int get_state(struct dfe_pool *pool, const char *label, const char *snapshot,
+static int get_state(struct local_pool *pool, const char *label, const char *snapshot,
                      struct api_state **out)
 {
     struct api_state *mine = NULL, *state;
@@ -96,7 +97,7 @@ static int get_state(struct dfe_pool *pool, const char *label, const char *snaps
 }
 
 /* Gives a handle back; the last one closes the state. */
-static int put_state(struct dfe_pool *pool, struct api_state *state)
+static int put_state(struct local_pool *pool, struct api_state *state)
 {
     bool last;
     int ret = 0;
@@ -119,23 +120,13 @@ static int put_state(struct dfe_pool *pool, struct api_state *state)
 
 /* -- containers ------------------------------------------------------------------------------- */
 
-static int need_label(const char *label)
+int local_cont_create(struct dfe_pool *handle, const char *label, int posix,
+                      const struct dfe_cred *cred, uint32_t root_mode)
 {
-    return label && label[0] ? 0 : base_refuse(-EINVAL, "no label was given");
-}
-
-int dfe_cont_create(struct dfe_pool *pool, const char *label, int posix,
-                    const struct dfe_cred *cred, uint32_t root_mode)
-{
+    struct local_pool *pool = local_pool(handle);
     struct obj_cont *cont;
     int ret;
 
-    base_clear_error();
-    ret = need_label(label);
-    if (ret < 0)
-        return ret;
-    if (posix && (!cred || (root_mode & ~07777u)))
-        return base_refuse(-EINVAL, "the root directory needs an owner and permission bits");
     ret = obj_cont_create(pool->obj, label);
     if (ret < 0 || !posix)
         return ret;
@@ -153,13 +144,9 @@ int dfe_cont_create(struct dfe_pool *pool, const char *label, int posix,
     return ret;
 }
 
-int dfe_cont_destroy(struct dfe_pool *pool, const char *label)
+int local_cont_destroy(struct dfe_pool *handle, const char *label)
 {
-    int ret;
-
-    base_clear_error();
-    ret = need_label(label);
-    return ret < 0 ? ret : obj_cont_destroy(pool->obj, label);
+    return obj_cont_destroy(local_pool(handle)->obj, label);
 }
 
 static void fill_info(struct dfe_cont_info *out, const struct obj_cont_info *in)
@@ -187,28 +174,23 @@ static int list_one(const struct obj_cont_info *info, void *arg)
     return 0;
 }
 
-ssize_t dfe_cont_list(struct dfe_pool *pool, struct dfe_cont_info *out, size_t cap)
+ssize_t local_cont_list(struct dfe_pool *handle, struct dfe_cont_info *out, size_t cap)
 {
+    struct local_pool *pool = local_pool(handle);
     struct cont_page page = {.out = out, .cap = cap};
     int ret;
 
-    base_clear_error();
     ret = obj_cont_list(pool->obj, list_one, &page);
     return ret < 0 ? ret : (ssize_t)page.found;
 }
 
-int dfe_cont_open(struct dfe_pool *pool, const char *label, const char *snapshot,
-                  struct dfe_cont **out)
+int local_cont_open(struct dfe_pool *handle, const char *label, const char *snapshot,
+                    struct dfe_cont **out)
 {
-    struct dfe_cont *cont;
+    struct local_pool *pool = local_pool(handle);
+    struct local_cont *cont;
     int ret;
 
-    base_clear_error();
-    ret = need_label(label);
-    if (ret < 0)
-        return ret;
-    if (snapshot && !snapshot[0])
-        return base_refuse(-EINVAL, "the snapshot has no name");
     cont = calloc(1, sizeof(*cont));
     if (!cont)
         return -ENOMEM;
@@ -217,19 +199,20 @@ int dfe_cont_open(struct dfe_pool *pool, const char *label, const char *snapshot
         free(cont);
         return ret;
     }
+    cont->dfe = (struct dfe_cont){.ops = &local_cont_ops, .objects = &local_object_ops};
     cont->pool = pool;
     cont->obj = cont->state->obj;
-    *out = cont;
+    *out = &cont->dfe;
     return 0;
 }
 
-int dfe_cont_close(struct dfe_cont *cont)
+static int local_cont_close(struct dfe_cont *handle)
 {
-    struct dfe_pool *pool = cont->pool;
+    struct local_cont *cont = local_cont(handle);
+    struct local_pool *pool = cont->pool;
     unsigned users;
     int ret;
 
-    base_clear_error();
     pthread_mutex_lock(&pool->lock);
     users = cont->users;
     pthread_mutex_unlock(&pool->lock);
@@ -240,8 +223,9 @@ int dfe_cont_close(struct dfe_cont *cont)
     return ret;
 }
 
-int dfe_cont_query(struct dfe_cont *cont, struct dfe_cont_info *out)
+static int local_cont_query(struct dfe_cont *handle, struct dfe_cont_info *out)
 {
+    struct local_cont *cont = local_cont(handle);
     struct obj_cont_info info = {0};
 
     obj_cont_query(cont->obj, &info);
@@ -249,32 +233,28 @@ int dfe_cont_query(struct dfe_cont *cont, struct dfe_cont_info *out)
     return 0;
 }
 
-int dfe_cont_prop_get(struct dfe_cont *cont, const char *name, char *value, size_t cap)
+static int local_cont_prop_get(struct dfe_cont *handle, const char *name, char *value, size_t cap)
 {
-    base_clear_error();
-    if (!name || !name[0])
-        return base_refuse(-EINVAL, "no property was named");
+    struct local_cont *cont = local_cont(handle);
+
     return obj_cont_prop_get(cont->obj, name, value, cap);
 }
 
-int dfe_cont_prop_set(struct dfe_cont *cont, const char *name, const char *value)
+static int local_cont_prop_set(struct dfe_cont *handle, const char *name, const char *value)
 {
-    base_clear_error();
-    if (!name || !name[0] || !value)
-        return base_refuse(-EINVAL, "a property needs a name and a value");
+    struct local_cont *cont = local_cont(handle);
+
     return obj_cont_prop_set(cont->obj, name, value);
 }
 
 /* -- snapshots -------------------------------------------------------------------------------- */
 
-int dfe_snap_create(struct dfe_cont *cont, const char *name, uint64_t *epoch)
+static int local_snap_create(struct dfe_cont *handle, const char *name, uint64_t *epoch)
 {
+    struct local_cont *cont = local_cont(handle);
     uint64_t at;
     int ret;
 
-    base_clear_error();
-    if (!name || !name[0])
-        return base_refuse(-EINVAL, "a snapshot needs a name");
     if (obj_cont_read_only(cont->obj))
         return base_refuse(-EROFS, "the container is open read-only");
     ret = cache_publish_all(cont->pool->cache, cont->obj, 0);
@@ -286,11 +266,10 @@ int dfe_snap_create(struct dfe_cont *cont, const char *name, uint64_t *epoch)
     return ret;
 }
 
-int dfe_snap_destroy(struct dfe_cont *cont, const char *name)
+static int local_snap_destroy(struct dfe_cont *handle, const char *name)
 {
-    base_clear_error();
-    if (!name || !name[0])
-        return base_refuse(-EINVAL, "no snapshot was named");
+    struct local_cont *cont = local_cont(handle);
+
     return obj_snap_destroy(cont->obj, name);
 }
 
@@ -315,12 +294,12 @@ static int list_snap(const struct obj_snap_info *info, void *arg)
     return 0;
 }
 
-ssize_t dfe_snap_list(struct dfe_cont *cont, struct dfe_snap_info *out, size_t cap)
+static ssize_t local_snap_list(struct dfe_cont *handle, struct dfe_snap_info *out, size_t cap)
 {
+    struct local_cont *cont = local_cont(handle);
     struct snap_page page = {.out = out, .cap = cap};
     int ret;
 
-    base_clear_error();
     ret = obj_snap_list(cont->obj, list_snap, &page);
     return ret < 0 ? ret : (ssize_t)page.found;
 }
@@ -359,17 +338,17 @@ static void add_fault(const char *text, void *arg)
 
 /* The file system is closed: it is opened for the check, which also resumes what a crash cut off.
  */
-static ssize_t check_closed(struct dfe_cont *cont, bool data, struct report *r)
+static ssize_t check_closed(struct local_cont *cont, bool data, struct report *r)
 {
     struct dfe_fs *fs;
     char line[600];
     ssize_t faults;
     int ret;
 
-    ret = dfe_fs_open(cont, &fs);
+    ret = local_fs_open(&cont->dfe, &fs);
     if (ret == 0) {
-        faults = ns_check(fs->ns, data, add_fault, pass_progress, r);
-        ret = dfe_fs_close(fs);
+        faults = ns_check(api_fs_ns(fs), data, add_fault, pass_progress, r);
+        ret = local_fs_close(fs);
         return ret < 0 && faults >= 0 ? ret : faults;
     }
     if (ret == -EBUSY || ret == -ENOMEM)
@@ -383,14 +362,15 @@ static ssize_t check_closed(struct dfe_cont *cont, bool data, struct report *r)
     return ret != -ENODATA && faults >= 0 ? faults + 1 : faults;
 }
 
-ssize_t dfe_cont_check(struct dfe_cont *cont, int data, char *report, size_t cap,
-                       void (*progress)(uint64_t done, uint64_t total, void *arg), void *arg)
+static ssize_t local_cont_check(struct dfe_cont *handle, int data, char *report, size_t cap,
+                                void (*progress)(uint64_t done, uint64_t total, void *arg),
+                                void *arg)
 {
+    struct local_cont *cont = local_cont(handle);
     struct report r = {.text = report, .cap = cap, .progress = progress, .progress_arg = arg};
-    struct dfe_fs *fs;
+    struct local_fs *fs;
     ssize_t faults;
 
-    base_clear_error();
     if (cap)
         report[0] = '\0';
     fs = api_fs_find(cont);
@@ -400,3 +380,15 @@ ssize_t dfe_cont_check(struct dfe_cont *cont, int data, char *report, size_t cap
     atomic_fetch_sub(&fs->pins, 1);
     return faults;
 }
+
+const struct cont_ops local_cont_ops = {
+    .close = local_cont_close,
+    .query = local_cont_query,
+    .prop_get = local_cont_prop_get,
+    .prop_set = local_cont_prop_set,
+    .snap_create = local_snap_create,
+    .snap_destroy = local_snap_destroy,
+    .snap_list = local_snap_list,
+    .check = local_cont_check,
+    .fs_open = local_fs_open,
+};

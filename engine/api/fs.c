@@ -11,17 +11,14 @@ _Static_assert(sizeof(struct dfe_pin) == sizeof(struct cache_pin) &&
                    offsetof(struct dfe_pin, slot) == offsetof(struct cache_pin, slot),
                "dfe_pin is cache_pin under its public name");
 
-/* Longest transfer of one call, as Linux has it: a count fits an int. */
-#define RW_MAX_BYTES ((size_t)0x7ffff000)
-
-static size_t clip(size_t len)
+static struct ns *ns_of(struct dfe_fs *handle)
 {
-    return len < RW_MAX_BYTES ? len : RW_MAX_BYTES;
+    return local_fs(handle)->ns;
 }
 
-struct dfe_fs *api_fs_find(struct dfe_cont *cont)
+struct local_fs *api_fs_find(struct local_cont *cont)
 {
-    struct dfe_fs *fs;
+    struct local_fs *fs;
 
     pthread_mutex_lock(&cont->pool->lock);
     fs = cont->state->fs;
@@ -35,11 +32,11 @@ struct dfe_fs *api_fs_find(struct dfe_cont *cont)
 
 struct ns *api_fs_ns(struct dfe_fs *fs)
 {
-    return fs->ns;
+    return ns_of(fs);
 }
 
 /* Files of a container whose pool has windows are a read domain: its number + 1. */
-static uint32_t read_domain(struct dfe_cont *cont)
+static uint32_t read_domain(struct local_cont *cont)
 {
     struct obj_cont_info info = {0};
 
@@ -49,23 +46,24 @@ static uint32_t read_domain(struct dfe_cont *cont)
     return info.number + 1;
 }
 
-int dfe_fs_open(struct dfe_cont *cont, struct dfe_fs **out)
+int local_fs_open(struct dfe_cont *handle, struct dfe_fs **out)
 {
+    struct local_cont *cont = local_cont(handle);
     struct ns_opts opts = {
         .size = sizeof(opts),
         .keep = cont->pool->hosted.keep,
         .orphan_grace_ms = cont->pool->hosted.orphan_grace_ms,
         .domain = read_domain(cont),
     };
-    struct dfe_pool *pool = cont->pool;
-    struct dfe_fs *fs;
+    struct local_pool *pool = cont->pool;
+    struct local_fs *fs;
     struct ns *ns;
     int ret = 0;
 
-    base_clear_error();
     fs = calloc(1, sizeof(*fs));
     if (!fs)
         return -ENOMEM;
+    fs->dfe.ops = &local_fs_ops;
     fs->cont = cont;
 
     /* Its place is taken before the namespace is opened, which may take long and needs no lock. */
@@ -95,17 +93,17 @@ int dfe_fs_open(struct dfe_cont *cont, struct dfe_fs **out)
             return base_refuse(ret, "the container holds no file system");
         return ret;
     }
-    *out = fs;
+    *out = &fs->dfe;
     return 0;
 }
 
-int dfe_fs_close(struct dfe_fs *fs)
+int local_fs_close(struct dfe_fs *handle)
 {
-    struct dfe_pool *pool = fs->cont->pool;
+    struct local_fs *fs = local_fs(handle);
+    struct local_pool *pool = fs->cont->pool;
     struct ns *ns = NULL;
     int ret;
 
-    base_clear_error();
     pthread_mutex_lock(&pool->lock);
     if (atomic_load(&fs->pins) == 0) {
         /* Nobody finds it from here on, and nobody opens another before this one has published. */
@@ -128,48 +126,44 @@ int dfe_fs_close(struct dfe_fs *fs)
 /* -- references and attributes ------------------------------------------------------------------
  */
 
-int dfe_fs_ref(struct dfe_fs *fs, uint64_t ino)
+static int local_fs_ref(struct dfe_fs *handle, uint64_t ino)
 {
-    base_clear_error();
-    return ns_ref(fs->ns, ino);
+    return ns_ref(ns_of(handle), ino);
 }
 
-void dfe_fs_unref(struct dfe_fs *fs, uint64_t ino, uint64_t n)
+static void local_fs_unref(struct dfe_fs *handle, uint64_t ino, uint64_t n)
 {
-    ns_unref(fs->ns, ino, n);
+    ns_unref(ns_of(handle), ino, n);
 }
 
-int dfe_fs_lookup(struct dfe_fs *fs, uint64_t dir, const char *name, size_t name_len,
-                  unsigned flags, struct dfe_attr *out)
+static int local_fs_lookup(struct dfe_fs *handle, uint64_t dir, const char *name, size_t name_len,
+                           unsigned flags, struct dfe_attr *out)
 {
-    base_clear_error();
-    return ns_lookup(fs->ns, dir, name, name_len, flags, out);
+    return ns_lookup(ns_of(handle), dir, name, name_len, flags, out);
 }
 
-int dfe_fs_getattr(struct dfe_fs *fs, uint64_t ino, unsigned flags, struct dfe_attr *out)
+static int local_fs_getattr(struct dfe_fs *handle, uint64_t ino, unsigned flags,
+                            struct dfe_attr *out)
 {
-    base_clear_error();
-    return ns_getattr(fs->ns, ino, flags, out);
+    return ns_getattr(ns_of(handle), ino, flags, out);
 }
 
-int dfe_fs_setattr(struct dfe_fs *fs, uint64_t ino, const struct dfe_attr *in, unsigned set,
-                   unsigned flags, struct dfe_attr *out)
+static int local_fs_setattr(struct dfe_fs *handle, uint64_t ino, const struct dfe_attr *in,
+                            unsigned set, unsigned flags, struct dfe_attr *out)
 {
-    base_clear_error();
-    return ns_setattr(fs->ns, ino, in, set, flags, out);
+    return ns_setattr(ns_of(handle), ino, in, set, flags, out);
 }
 
-int dfe_fs_statfs(struct dfe_fs *fs, struct dfe_statfs *out)
+static int local_fs_statfs(struct dfe_fs *handle, struct dfe_statfs *out)
 {
-    base_clear_error();
-    return ns_statfs(fs->ns, out);
+    return ns_statfs(ns_of(handle), out);
 }
 
-int dfe_fs_query(struct dfe_fs *fs, struct dfe_fs_info *out)
+static int local_fs_query(struct dfe_fs *handle, struct dfe_fs_info *out)
 {
     struct ns_info info = {0};
 
-    ns_query(fs->ns, &info);
+    ns_query(ns_of(handle), &info);
     *out = (struct dfe_fs_info){
         .inodes_cached = info.inodes_cached,
         .inode_bytes = info.inode_bytes,
@@ -182,100 +176,93 @@ int dfe_fs_query(struct dfe_fs *fs, struct dfe_fs_info *out)
 /* -- names --------------------------------------------------------------------------------------
  */
 
-int dfe_fs_mknod(struct dfe_fs *fs, uint64_t dir, const char *name, size_t name_len, uint32_t mode,
-                 uint32_t rdev, const struct dfe_cred *cred, unsigned flags, struct dfe_attr *out)
+static int local_fs_mknod(struct dfe_fs *handle, uint64_t dir, const char *name, size_t name_len,
+                          uint32_t mode, uint32_t rdev, const struct dfe_cred *cred, unsigned flags,
+                          struct dfe_attr *out)
 {
-    base_clear_error();
-    return ns_mknod(fs->ns, dir, name, name_len, mode, rdev, cred, flags, out);
+    return ns_mknod(ns_of(handle), dir, name, name_len, mode, rdev, cred, flags, out);
 }
 
-int dfe_fs_mkdir(struct dfe_fs *fs, uint64_t dir, const char *name, size_t name_len, uint32_t mode,
-                 const struct dfe_cred *cred, unsigned flags, struct dfe_attr *out)
+static int local_fs_mkdir(struct dfe_fs *handle, uint64_t dir, const char *name, size_t name_len,
+                          uint32_t mode, const struct dfe_cred *cred, unsigned flags,
+                          struct dfe_attr *out)
 {
-    base_clear_error();
-    return ns_mkdir(fs->ns, dir, name, name_len, mode, cred, flags, out);
+    return ns_mkdir(ns_of(handle), dir, name, name_len, mode, cred, flags, out);
 }
 
-int dfe_fs_symlink(struct dfe_fs *fs, uint64_t dir, const char *name, size_t name_len,
-                   const char *target, size_t target_len, const struct dfe_cred *cred,
-                   unsigned flags, struct dfe_attr *out)
+static int local_fs_symlink(struct dfe_fs *handle, uint64_t dir, const char *name, size_t name_len,
+                            const char *target, size_t target_len, const struct dfe_cred *cred,
+                            unsigned flags, struct dfe_attr *out)
 {
-    base_clear_error();
-    return ns_symlink(fs->ns, dir, name, name_len, target, target_len, cred, flags, out);
+    return ns_symlink(ns_of(handle), dir, name, name_len, target, target_len, cred, flags, out);
 }
 
-int dfe_fs_readlink(struct dfe_fs *fs, uint64_t ino, char *target, size_t cap, unsigned flags)
+static int local_fs_readlink(struct dfe_fs *handle, uint64_t ino, char *target, size_t cap,
+                             unsigned flags)
 {
-    base_clear_error();
-    return ns_readlink(fs->ns, ino, target, cap, flags);
+    return ns_readlink(ns_of(handle), ino, target, cap, flags);
 }
 
-int dfe_fs_link(struct dfe_fs *fs, uint64_t ino, uint64_t dir, const char *name, size_t name_len,
-                unsigned flags, struct dfe_attr *out)
+static int local_fs_link(struct dfe_fs *handle, uint64_t ino, uint64_t dir, const char *name,
+                         size_t name_len, unsigned flags, struct dfe_attr *out)
 {
-    base_clear_error();
-    return ns_link(fs->ns, ino, dir, name, name_len, flags, out);
+    return ns_link(ns_of(handle), ino, dir, name, name_len, flags, out);
 }
 
-int dfe_fs_unlink(struct dfe_fs *fs, uint64_t dir, const char *name, size_t name_len,
-                  unsigned flags)
+static int local_fs_unlink(struct dfe_fs *handle, uint64_t dir, const char *name, size_t name_len,
+                           unsigned flags)
 {
-    base_clear_error();
-    return ns_unlink(fs->ns, dir, name, name_len, flags);
+    return ns_unlink(ns_of(handle), dir, name, name_len, flags);
 }
 
-int dfe_fs_rmdir(struct dfe_fs *fs, uint64_t dir, const char *name, size_t name_len, unsigned flags)
+static int local_fs_rmdir(struct dfe_fs *handle, uint64_t dir, const char *name, size_t name_len,
+                          unsigned flags)
 {
-    base_clear_error();
-    return ns_rmdir(fs->ns, dir, name, name_len, flags);
+    return ns_rmdir(ns_of(handle), dir, name, name_len, flags);
 }
 
-int dfe_fs_rename(struct dfe_fs *fs, uint64_t dir, const char *name, size_t name_len,
-                  uint64_t new_dir, const char *new_name, size_t new_name_len, unsigned flags)
+static int local_fs_rename(struct dfe_fs *handle, uint64_t dir, const char *name, size_t name_len,
+                           uint64_t new_dir, const char *new_name, size_t new_name_len,
+                           unsigned flags)
 {
-    base_clear_error();
-    return ns_rename(fs->ns, dir, name, name_len, new_dir, new_name, new_name_len, flags);
+    return ns_rename(ns_of(handle), dir, name, name_len, new_dir, new_name, new_name_len, flags);
 }
 
-ssize_t dfe_fs_readdir(struct dfe_fs *fs, uint64_t dir, uint64_t cookie, void *page, size_t cap,
-                       unsigned flags)
+static ssize_t local_fs_readdir(struct dfe_fs *handle, uint64_t dir, uint64_t cookie, void *page,
+                                size_t cap, unsigned flags)
 {
-    base_clear_error();
-    return ns_readdir(fs->ns, dir, cookie, page, clip(cap), flags);
+    return ns_readdir(ns_of(handle), dir, cookie, page, cap, flags);
 }
 
-int dfe_fs_parent(struct dfe_fs *fs, uint64_t dir, unsigned flags, uint64_t *out)
+static int local_fs_parent(struct dfe_fs *handle, uint64_t dir, unsigned flags, uint64_t *out)
 {
-    base_clear_error();
-    return ns_parent(fs->ns, dir, flags, out);
+    return ns_parent(ns_of(handle), dir, flags, out);
 }
 
 /* -- data ---------------------------------------------------------------------------------------
  */
 
-ssize_t dfe_fs_read(struct dfe_fs *fs, uint64_t ino, uint64_t off, void *dst, size_t len,
-                    unsigned flags)
+static ssize_t local_fs_read(struct dfe_fs *handle, uint64_t ino, uint64_t off, void *dst,
+                             size_t len, unsigned flags)
 {
-    base_clear_error();
-    return ns_read(fs->ns, ino, off, dst, clip(len), flags);
+    return ns_read(ns_of(handle), ino, off, dst, len, flags);
 }
 
-ssize_t dfe_fs_write(struct dfe_fs *fs, uint64_t ino, uint64_t off, const void *src, size_t len,
-                     unsigned flags, uint64_t *at)
+static ssize_t local_fs_write(struct dfe_fs *handle, uint64_t ino, uint64_t off, const void *src,
+                              size_t len, unsigned flags, uint64_t *at)
 {
-    base_clear_error();
-    return ns_write(fs->ns, ino, off, src, clip(len), flags, at);
+    return ns_write(ns_of(handle), ino, off, src, len, flags, at);
 }
 
-int dfe_fs_pin(struct dfe_fs *fs, uint64_t ino, uint64_t off, size_t len, unsigned flags,
-               struct dfe_pin *out)
+static int local_fs_pin(struct dfe_fs *handle, uint64_t ino, uint64_t off, size_t len,
+                        unsigned flags, struct dfe_pin *out)
 {
+    struct local_fs *fs = local_fs(handle);
     struct cache_pin pin = {0};
     int ret;
 
-    base_clear_error();
     atomic_fetch_add(&fs->pins, 1);
-    ret = ns_pin(fs->ns, ino, off, clip(len), flags, &pin);
+    ret = ns_pin(fs->ns, ino, off, len, flags, &pin);
     /* At the end of the file nothing is lent, and nothing has to come back. */
     if (ret == 0 && pin.len == 0 && pin.slot)
         ns_unpin(fs->ns, &pin);
@@ -287,8 +274,9 @@ int dfe_fs_pin(struct dfe_fs *fs, uint64_t ino, uint64_t off, size_t len, unsign
     return ret;
 }
 
-void dfe_fs_unpin(struct dfe_fs *fs, struct dfe_pin *pin)
+static void local_fs_unpin(struct dfe_fs *handle, struct dfe_pin *pin)
 {
+    struct local_fs *fs = local_fs(handle);
     struct cache_pin given = {.ptr = pin->ptr, .len = pin->len, .slot = pin->slot};
 
     if (pin->len == 0)
@@ -298,58 +286,104 @@ void dfe_fs_unpin(struct dfe_fs *fs, struct dfe_pin *pin)
     atomic_fetch_sub(&fs->pins, 1);
 }
 
-int dfe_fs_punch(struct dfe_fs *fs, uint64_t ino, uint64_t off, uint64_t len, unsigned flags)
+static int local_fs_punch(struct dfe_fs *handle, uint64_t ino, uint64_t off, uint64_t len,
+                          unsigned flags)
 {
-    base_clear_error();
-    return ns_punch(fs->ns, ino, off, len, flags);
+    return ns_punch(ns_of(handle), ino, off, len, flags);
 }
 
-int dfe_fs_next(struct dfe_fs *fs, uint64_t ino, uint64_t off, int what, uint64_t *out)
+static int local_fs_next(struct dfe_fs *handle, uint64_t ino, uint64_t off, int what, uint64_t *out)
 {
-    base_clear_error();
-    if (what != 0 && what != 1)
-        return base_refuse(-EINVAL, "0 is data, 1 is a hole; %d is neither", what);
-    return ns_next(fs->ns, ino, off, what ? OBJ_HOLE : OBJ_DATA, out);
+    return ns_next(ns_of(handle), ino, off, what ? OBJ_HOLE : OBJ_DATA, out);
 }
 
-int dfe_fs_fsync(struct dfe_fs *fs, uint64_t ino, unsigned flags)
+static int local_fs_fsync(struct dfe_fs *handle, uint64_t ino, unsigned flags)
 {
-    base_clear_error();
-    return ns_fsync(fs->ns, ino, flags);
+    return ns_fsync(ns_of(handle), ino, flags);
 }
 
-int dfe_fs_sync(struct dfe_fs *fs)
+static int local_fs_sync(struct dfe_fs *handle)
 {
-    base_clear_error();
-    return ns_sync(fs->ns);
+    return ns_sync(ns_of(handle));
 }
 
 /* -- extended attributes ------------------------------------------------------------------------
  */
 
-int dfe_fs_getxattr(struct dfe_fs *fs, uint64_t ino, const char *name, size_t name_len, void *value,
-                    size_t cap, unsigned flags)
+static int local_fs_getxattr(struct dfe_fs *handle, uint64_t ino, const char *name, size_t name_len,
+                             void *value, size_t cap, unsigned flags)
 {
-    base_clear_error();
-    return ns_getxattr(fs->ns, ino, name, name_len, value, cap, flags);
+    return ns_getxattr(ns_of(handle), ino, name, name_len, value, cap, flags);
 }
 
-int dfe_fs_setxattr(struct dfe_fs *fs, uint64_t ino, const char *name, size_t name_len,
-                    const void *value, size_t len, unsigned flags)
+static int local_fs_setxattr(struct dfe_fs *handle, uint64_t ino, const char *name, size_t name_len,
+                             const void *value, size_t len, unsigned flags)
 {
-    base_clear_error();
-    return ns_setxattr(fs->ns, ino, name, name_len, value, len, flags);
+    return ns_setxattr(ns_of(handle), ino, name, name_len, value, len, flags);
 }
 
-int dfe_fs_listxattr(struct dfe_fs *fs, uint64_t ino, char *names, size_t cap, unsigned flags)
+static int local_fs_listxattr(struct dfe_fs *handle, uint64_t ino, char *names, size_t cap,
+                              unsigned flags)
 {
-    base_clear_error();
-    return ns_listxattr(fs->ns, ino, names, cap, flags);
+    return ns_listxattr(ns_of(handle), ino, names, cap, flags);
 }
 
-int dfe_fs_removexattr(struct dfe_fs *fs, uint64_t ino, const char *name, size_t name_len,
-                       unsigned flags)
+static int local_fs_removexattr(struct dfe_fs *handle, uint64_t ino, const char *name,
+                                size_t name_len, unsigned flags)
 {
-    base_clear_error();
-    return ns_removexattr(fs->ns, ino, name, name_len, flags);
+    return ns_removexattr(ns_of(handle), ino, name, name_len, flags);
 }
+
+/* -- several faces: in this process there is one -----------------------------------------------
+ */
+
+static int local_fs_mount(struct dfe_fs *handle, int read_only, uint64_t *generation)
+{
+    *generation = 0;
+    return 0;
+}
+
+static int local_fs_inval_next(struct dfe_fs *handle, uint64_t done, struct dfe_inval *out)
+{
+    return base_refuse(-ENOTSUP, "the pool is open in this process: nobody else changes it");
+}
+
+static void local_fs_inval_stop(struct dfe_fs *handle)
+{
+}
+
+const struct fs_ops local_fs_ops = {
+    .close = local_fs_close,
+    .query = local_fs_query,
+    .statfs = local_fs_statfs,
+    .mount = local_fs_mount,
+    .inval_next = local_fs_inval_next,
+    .inval_stop = local_fs_inval_stop,
+    .ref = local_fs_ref,
+    .unref = local_fs_unref,
+    .lookup = local_fs_lookup,
+    .getattr = local_fs_getattr,
+    .setattr = local_fs_setattr,
+    .mknod = local_fs_mknod,
+    .mkdir = local_fs_mkdir,
+    .symlink = local_fs_symlink,
+    .readlink = local_fs_readlink,
+    .link = local_fs_link,
+    .unlink = local_fs_unlink,
+    .rmdir = local_fs_rmdir,
+    .rename = local_fs_rename,
+    .readdir = local_fs_readdir,
+    .parent = local_fs_parent,
+    .read = local_fs_read,
+    .write = local_fs_write,
+    .pin = local_fs_pin,
+    .unpin = local_fs_unpin,
+    .punch = local_fs_punch,
+    .next = local_fs_next,
+    .fsync = local_fs_fsync,
+    .sync = local_fs_sync,
+    .getxattr = local_fs_getxattr,
+    .setxattr = local_fs_setxattr,
+    .listxattr = local_fs_listxattr,
+    .removexattr = local_fs_removexattr,
+};

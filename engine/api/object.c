@@ -19,11 +19,19 @@
 
 _Static_assert(sizeof(struct dfe_oid) == sizeof(struct obj_id), "an oid is an obj_id");
 
-struct dfe_tx {
-    struct dfe_cont *cont;
+struct local_tx {
+    struct dfe_tx dfe;
+    struct local_cont *cont;
     struct obj_tx *tx;
     struct obj_id home;
 };
+
+static const struct tx_ops local_tx_ops;
+
+static struct local_tx *local_tx(struct dfe_tx *tx)
+{
+    return container_of(tx, struct local_tx, dfe);
+}
 
 static struct obj_id to_id(const struct dfe_oid *oid)
 {
@@ -43,12 +51,12 @@ static struct obj_key to_key(const struct dfe_key *key)
 /* -- keys ---------------------------------------------------------------------------------------
  */
 
-int dfe_kv_get(struct dfe_cont *cont, const struct dfe_oid *oid, const struct dfe_key *key,
-               void *value, size_t cap, size_t *len)
+static int local_kv_get(struct dfe_cont *handle, const struct dfe_oid *oid,
+                        const struct dfe_key *key, void *value, size_t cap, size_t *len)
 {
+    struct local_cont *cont = local_cont(handle);
     struct obj_key k = to_key(key);
 
-    base_clear_error();
     return obj_kv_get(cont->obj, to_id(oid), &k, value, cap, len);
 }
 
@@ -87,14 +95,14 @@ static int add_record(const struct obj_key *key, const void *value, size_t len, 
     return 0;
 }
 
-ssize_t dfe_kv_scan(struct dfe_cont *cont, const struct dfe_oid *oid, const struct dfe_key *from,
-                    void *page, size_t cap)
+static ssize_t local_kv_scan(struct dfe_cont *handle, const struct dfe_oid *oid,
+                             const struct dfe_key *from, void *page, size_t cap)
 {
+    struct local_cont *cont = local_cont(handle);
     struct page p = {.at = page, .left = cap};
     struct obj_key k;
     int ret;
 
-    base_clear_error();
     if (from)
         k = to_key(from);
     ret = obj_kv_scan(cont->obj, to_id(oid), from ? &k : NULL, 0, add_record, &p);
@@ -131,7 +139,7 @@ static int check_range(uint64_t off, uint64_t len)
 }
 
 /* Blocks [off, off + len) into buf, all of it multiples of 4 KiB. */
-static int read_blocks(struct dfe_cont *cont, struct obj_id oid, uint64_t off, void *buf,
+static int read_blocks(struct local_cont *cont, struct obj_id oid, uint64_t off, void *buf,
                        size_t len)
 {
     struct obj_io io = {.off = off, .buf = buf, .len = len};
@@ -146,15 +154,15 @@ static void *bounce_alloc(void)
     return posix_memalign(&buf, DFE_BLOCK_BYTES, PIECE_BYTES) == 0 ? buf : NULL;
 }
 
-ssize_t dfe_array_read(struct dfe_cont *cont, const struct dfe_oid *oid, uint64_t off, void *dst,
-                       size_t len)
+static ssize_t local_array_read(struct dfe_cont *handle, const struct dfe_oid *oid, uint64_t off,
+                                void *dst, size_t len)
 {
+    struct local_cont *cont = local_cont(handle);
     struct obj_id id = to_id(oid);
     uint8_t *bounce = NULL;
     size_t done = 0;
     int ret;
 
-    base_clear_error();
     ret = check_range(off, len);
     while (ret == 0 && done < len) {
         uint64_t at = off + done, start = round_down(at);
@@ -183,12 +191,11 @@ ssize_t dfe_array_read(struct dfe_cont *cont, const struct dfe_oid *oid, uint64_
     return ret < 0 ? ret : (ssize_t)len;
 }
 
-int dfe_array_next(struct dfe_cont *cont, const struct dfe_oid *oid, uint64_t off, int what,
-                   uint64_t *out)
+static int local_array_next(struct dfe_cont *handle, const struct dfe_oid *oid, uint64_t off,
+                            int what, uint64_t *out)
 {
-    base_clear_error();
-    if (what != 0 && what != 1)
-        return base_refuse(-EINVAL, "0 is data, 1 is a hole; %d is neither", what);
+    struct local_cont *cont = local_cont(handle);
+
     return obj_array_next(cont->obj, to_id(oid), off, what ? OBJ_HOLE : OBJ_DATA, out);
 }
 
@@ -198,7 +205,7 @@ int dfe_array_next(struct dfe_cont *cont, const struct dfe_oid *oid, uint64_t of
 /* A write under way: its tx, and room for the blocks whose bytes do not all come from the caller.
  */
 struct writer {
-    struct dfe_cont *cont;
+    struct local_cont *cont;
     struct obj_id oid;
     struct obj_tx *tx;
     unsigned when;
@@ -266,7 +273,7 @@ static int write_pieces(struct writer *w, uint64_t off, const void *src, size_t 
     return ret;
 }
 
-static void lock_range(struct dfe_pool *pool, uint64_t off, uint64_t len)
+static void lock_range(struct local_pool *pool, uint64_t off, uint64_t len)
 {
     if (aligned(off, NULL, len))
         pthread_rwlock_rdlock(&pool->array_lock);
@@ -274,19 +281,19 @@ static void lock_range(struct dfe_pool *pool, uint64_t off, uint64_t len)
         pthread_rwlock_wrlock(&pool->array_lock);
 }
 
-static int refuse_read_only(struct dfe_cont *cont)
+static int refuse_read_only(struct local_cont *cont)
 {
     return obj_cont_read_only(cont->obj) ? base_refuse(-EROFS, "the container is open read-only")
                                          : 0;
 }
 
-ssize_t dfe_array_write(struct dfe_cont *cont, const struct dfe_oid *oid, uint64_t off,
-                        const void *src, size_t len, unsigned sync)
+static ssize_t local_array_write(struct dfe_cont *handle, const struct dfe_oid *oid, uint64_t off,
+                                 const void *src, size_t len, unsigned sync)
 {
+    struct local_cont *cont = local_cont(handle);
     struct writer w = {.cont = cont, .oid = to_id(oid), .when = OBJ_HOME};
     int ret;
 
-    base_clear_error();
     ret = check_range(off, len);
     if (ret == 0)
         ret = refuse_read_only(cont);
@@ -330,12 +337,13 @@ static int punch_parts(struct writer *w, uint64_t off, uint64_t len)
     return ret;
 }
 
-int dfe_array_punch(struct dfe_cont *cont, const struct dfe_oid *oid, uint64_t off, uint64_t len)
+static int local_array_punch(struct dfe_cont *handle, const struct dfe_oid *oid, uint64_t off,
+                             uint64_t len)
 {
+    struct local_cont *cont = local_cont(handle);
     struct writer w = {.cont = cont, .oid = to_id(oid), .when = OBJ_HOME};
     int ret;
 
-    base_clear_error();
     ret = refuse_read_only(cont);
     if (ret == 0 && off < ARRAY_BYTES && len > ARRAY_BYTES - off)
         len = ARRAY_BYTES - off; /* to the end */
@@ -362,18 +370,19 @@ out:
 /* -- transactions ---------------------------------------------------------------------------------
  */
 
-int dfe_tx_begin(struct dfe_cont *cont, const struct dfe_oid *home, struct dfe_tx **out)
+static int local_tx_begin(struct dfe_cont *handle, const struct dfe_oid *home, struct dfe_tx **out)
 {
-    struct dfe_tx *tx;
+    struct local_cont *cont = local_cont(handle);
+    struct local_tx *tx;
     int ret;
 
-    base_clear_error();
     ret = refuse_read_only(cont);
     if (ret < 0)
         return ret;
     tx = calloc(1, sizeof(*tx));
     if (!tx)
         return -ENOMEM;
+    tx->dfe.ops = &local_tx_ops;
     tx->cont = cont;
     tx->home = to_id(home);
     ret = obj_tx_begin(cont->obj, tx->home, &tx->tx);
@@ -382,107 +391,111 @@ int dfe_tx_begin(struct dfe_cont *cont, const struct dfe_oid *home, struct dfe_t
         return ret;
     }
     api_cont_use(cont);
-    *out = tx;
+    *out = &tx->dfe;
     return 0;
 }
 
-static void tx_free(struct dfe_tx *tx)
+static void tx_free(struct local_tx *tx)
 {
     api_cont_unuse(tx->cont);
     free(tx);
 }
 
-void dfe_tx_abort(struct dfe_tx *tx)
+static void local_tx_abort(struct dfe_tx *handle)
 {
-    if (!tx)
-        return;
+    struct local_tx *tx = local_tx(handle);
+
     obj_tx_abort(tx->tx);
     tx_free(tx);
 }
 
 /* Changes of other objects stay invisible until home has committed. */
-static unsigned when(const struct dfe_tx *tx, const struct dfe_oid *oid)
+static unsigned when(const struct local_tx *tx, const struct dfe_oid *oid)
 {
     return oid->hi == tx->home.hi && oid->lo == tx->home.lo ? OBJ_HOME : OBJ_BEFORE;
 }
 
-int dfe_tx_guard_absent(struct dfe_tx *tx, const struct dfe_key *key)
+static int local_tx_guard_absent(struct dfe_tx *handle, const struct dfe_key *key)
 {
+    struct local_tx *tx = local_tx(handle);
     struct obj_key k = to_key(key);
 
-    base_clear_error();
     return obj_tx_guard_absent(tx->tx, &k);
 }
 
-int dfe_tx_guard_equal(struct dfe_tx *tx, const struct dfe_key *key, const void *value, size_t len)
+static int local_tx_guard_equal(struct dfe_tx *handle, const struct dfe_key *key, const void *value,
+                                size_t len)
 {
+    struct local_tx *tx = local_tx(handle);
     struct obj_key k = to_key(key);
 
-    base_clear_error();
     return obj_tx_guard_equal(tx->tx, &k, value, len);
 }
 
-int dfe_tx_guard_exists(struct dfe_tx *tx)
+static int local_tx_guard_exists(struct dfe_tx *handle)
 {
-    base_clear_error();
+    struct local_tx *tx = local_tx(handle);
+
     return obj_tx_guard_exists(tx->tx);
 }
 
-int dfe_tx_put(struct dfe_tx *tx, const struct dfe_oid *oid, const struct dfe_key *key,
-               const void *value, size_t len)
+static int local_tx_put(struct dfe_tx *handle, const struct dfe_oid *oid, const struct dfe_key *key,
+                        const void *value, size_t len)
 {
+    struct local_tx *tx = local_tx(handle);
     struct obj_key k = to_key(key);
 
-    base_clear_error();
     return obj_tx_put(tx->tx, when(tx, oid), to_id(oid), &k, value, len);
 }
 
-int dfe_tx_del(struct dfe_tx *tx, const struct dfe_oid *oid, const struct dfe_key *key)
+static int local_tx_del(struct dfe_tx *handle, const struct dfe_oid *oid, const struct dfe_key *key)
 {
+    struct local_tx *tx = local_tx(handle);
     struct obj_key k = to_key(key);
 
-    base_clear_error();
     return obj_tx_del(tx->tx, when(tx, oid), to_id(oid), &k);
 }
 
-int dfe_tx_punch_dkey(struct dfe_tx *tx, const struct dfe_oid *oid, const void *dkey,
-                      uint16_t dkey_len)
+static int local_tx_punch_dkey(struct dfe_tx *handle, const struct dfe_oid *oid, const void *dkey,
+                               uint16_t dkey_len)
 {
-    base_clear_error();
+    struct local_tx *tx = local_tx(handle);
+
     return obj_tx_punch_dkey(tx->tx, when(tx, oid), to_id(oid), dkey, dkey_len);
 }
 
-int dfe_tx_punch_object(struct dfe_tx *tx, const struct dfe_oid *oid)
+static int local_tx_punch_object(struct dfe_tx *handle, const struct dfe_oid *oid)
 {
-    base_clear_error();
+    struct local_tx *tx = local_tx(handle);
+
     return obj_tx_punch_object(tx->tx, when(tx, oid), to_id(oid));
 }
 
-int dfe_tx_add(struct dfe_tx *tx, const struct dfe_oid *oid, const struct dfe_key *key,
-               int64_t delta)
+static int local_tx_add(struct dfe_tx *handle, const struct dfe_oid *oid, const struct dfe_key *key,
+                        int64_t delta)
 {
+    struct local_tx *tx = local_tx(handle);
     struct obj_key k = to_key(key);
 
-    base_clear_error();
     return obj_tx_add(tx->tx, when(tx, oid), to_id(oid), &k, delta);
 }
 
-int dfe_tx_max(struct dfe_tx *tx, const struct dfe_oid *oid, const struct dfe_key *key,
-               uint64_t value)
+static int local_tx_max(struct dfe_tx *handle, const struct dfe_oid *oid, const struct dfe_key *key,
+                        uint64_t value)
 {
+    struct local_tx *tx = local_tx(handle);
     struct obj_key k = to_key(key);
 
-    base_clear_error();
     return obj_tx_max(tx->tx, when(tx, oid), to_id(oid), &k, value);
 }
 
-int dfe_tx_write(struct dfe_tx *tx, const struct dfe_oid *oid, uint64_t off, const void *src,
-                 size_t len)
+static int local_tx_write(struct dfe_tx *handle, const struct dfe_oid *oid, uint64_t off,
+                          const void *src, size_t len)
 {
+    struct local_tx *tx = local_tx(handle);
     struct writer w = {.cont = tx->cont, .oid = to_id(oid), .tx = tx->tx, .when = when(tx, oid)};
     int ret;
 
-    base_clear_error();
     if (!aligned(off, NULL, len))
         return base_refuse(-EINVAL, "a transaction writes whole blocks of 4 KiB");
     ret = check_range(off, len);
@@ -492,15 +505,40 @@ int dfe_tx_write(struct dfe_tx *tx, const struct dfe_oid *oid, uint64_t off, con
     return ret;
 }
 
-int dfe_tx_commit(struct dfe_tx *tx, int sync, uint64_t *epoch)
+static int local_tx_commit(struct dfe_tx *handle, int sync, uint64_t *epoch)
 {
-    struct dfe_pool *pool = tx->cont->pool;
+    struct local_tx *tx = local_tx(handle);
+    struct local_pool *pool = tx->cont->pool;
     int ret;
 
-    base_clear_error();
     pthread_rwlock_rdlock(&pool->array_lock);
     ret = obj_tx_commit(tx->tx, sync ? OBJ_SYNC : 0, epoch);
     pthread_rwlock_unlock(&pool->array_lock);
     tx_free(tx);
     return ret;
 }
+
+static const struct tx_ops local_tx_ops = {
+    .abort = local_tx_abort,
+    .guard_absent = local_tx_guard_absent,
+    .guard_equal = local_tx_guard_equal,
+    .guard_exists = local_tx_guard_exists,
+    .put = local_tx_put,
+    .del = local_tx_del,
+    .punch_dkey = local_tx_punch_dkey,
+    .punch_object = local_tx_punch_object,
+    .add = local_tx_add,
+    .max = local_tx_max,
+    .write = local_tx_write,
+    .commit = local_tx_commit,
+};
+
+const struct object_ops local_object_ops = {
+    .kv_get = local_kv_get,
+    .kv_scan = local_kv_scan,
+    .array_read = local_array_read,
+    .array_write = local_array_write,
+    .array_punch = local_array_punch,
+    .array_next = local_array_next,
+    .tx_begin = local_tx_begin,
+};

@@ -6,42 +6,7 @@
 #include <string.h>
 
 #include "api/api.h"
-#include "api/version.h" /* made by the build from the project's version */
 #include "base/limits.h"
-
-const char *dfe_version(void)
-{
-    return DFE_VERSION;
-}
-
-const char *dfe_errmsg(void)
-{
-    return base_last_error();
-}
-
-void dfe_log_set(void (*fn)(int level, const char *text, void *arg), void *arg)
-{
-    base_log_set(fn, arg);
-}
-
-int api_opts(void *dst, size_t dst_bytes, const void *src)
-{
-    size_t size;
-
-    if (!src)
-        return base_refuse(-EINVAL, "no options were given");
-    memcpy(&size, src, sizeof(size));
-    if (size < sizeof(size))
-        return base_refuse(-EINVAL, "an option struct says that it has %zu bytes", size);
-    if (size > dst_bytes)
-        return base_refuse(-E2BIG,
-                           "the program was built for a newer engine: its options have "
-                           "%zu bytes, this engine knows %zu",
-                           size, dst_bytes);
-    memset(dst, 0, dst_bytes);
-    memcpy(dst, src, size);
-    return 0;
-}
 
 void api_uuid_text(const uint8_t u[16], char text[40])
 {
@@ -76,8 +41,6 @@ int dfe_pool_create(const struct dfe_pool_create_opts *opts)
 /* Options that contradict each other are refused before anything is touched. */
 static int check_open_opts(struct dfe_pool_open_opts *o)
 {
-    if (!o->path || !o->path[0])
-        return base_refuse(-EINVAL, "no pool directory was given");
     if (o->arena_bytes == 0)
         o->arena_bytes = api_arena_default();
     if (o->arena_bytes > UINT64_MAX - DFE_ARENA_EXTENT_BYTES)
@@ -91,7 +54,7 @@ static int check_open_opts(struct dfe_pool_open_opts *o)
     return 0;
 }
 
-static int open_parts(struct dfe_pool *pool, const struct dfe_pool_open_opts *o)
+static int open_parts(struct local_pool *pool, const struct dfe_pool_open_opts *o)
 {
     struct obj_pool_open_opts obj = {
         .size = sizeof(obj),
@@ -133,10 +96,9 @@ int api_pool_open_hosted(const struct dfe_pool_open_opts *opts, const struct api
                          struct dfe_pool **out)
 {
     struct dfe_pool_open_opts o;
-    struct dfe_pool *pool;
+    struct local_pool *pool;
     int ret;
 
-    base_clear_error();
     ret = api_opts(&o, sizeof(o), opts);
     if (ret < 0)
         return ret;
@@ -146,6 +108,7 @@ int api_pool_open_hosted(const struct dfe_pool_open_opts *opts, const struct api
     pool = calloc(1, sizeof(*pool));
     if (!pool)
         return -ENOMEM;
+    pool->dfe.ops = &local_pool_ops;
     pool->hosted = *hosted;
     ret = open_parts(pool, &o);
     if (ret < 0) {
@@ -155,11 +118,11 @@ int api_pool_open_hosted(const struct dfe_pool_open_opts *opts, const struct api
     pthread_mutex_init(&pool->lock, NULL);
     pthread_rwlock_init(&pool->array_lock, NULL);
     list_init(&pool->states);
-    *out = pool;
+    *out = &pool->dfe;
     return 0;
 }
 
-int dfe_pool_open(const struct dfe_pool_open_opts *opts, struct dfe_pool **out)
+int local_pool_open(const struct dfe_pool_open_opts *opts, struct dfe_pool **out)
 {
     static const struct api_hosted alone;
 
@@ -168,20 +131,20 @@ int dfe_pool_open(const struct dfe_pool_open_opts *opts, struct dfe_pool **out)
 
 struct buf_arena *api_pool_arena(struct dfe_pool *pool)
 {
-    return pool->arena;
+    return local_pool(pool)->arena;
 }
 
 struct cache *api_pool_cache(struct dfe_pool *pool)
 {
-    return pool->cache;
+    return local_pool(pool)->cache;
 }
 
-int dfe_pool_close(struct dfe_pool *pool)
+static int local_pool_close(struct dfe_pool *handle)
 {
+    struct local_pool *pool = local_pool(handle);
     unsigned conts;
     int ret, err;
 
-    base_clear_error();
     pthread_mutex_lock(&pool->lock);
     conts = pool->conts;
     pthread_mutex_unlock(&pool->lock);
@@ -228,8 +191,9 @@ static void fill_from_obj(struct dfe_pool_info *out, const struct obj_pool_info 
     out->containers = in->containers;
 }
 
-int dfe_pool_query(struct dfe_pool *pool, struct dfe_pool_info *out)
+static int local_pool_query(struct dfe_pool *handle, struct dfe_pool_info *out)
 {
+    struct local_pool *pool = local_pool(handle);
     struct obj_pool_info obj = {0};
     struct buf_info buf = {0};
     struct cache_info cache = {0};
@@ -283,24 +247,45 @@ int dfe_pool_destroy(const char *path, int force)
     return obj_pool_destroy(path, force != 0);
 }
 
-int dfe_pool_sync(struct dfe_pool *pool)
+static int local_pool_sync(struct dfe_pool *handle)
 {
+    struct local_pool *pool = local_pool(handle);
     int ret, err;
 
-    base_clear_error();
     ret = cache_publish_all(pool->cache, NULL, CACHE_SYNC);
     err = obj_sync(pool->obj);
     return ret < 0 ? ret : err;
 }
 
-int dfe_pool_checkpoint(struct dfe_pool *pool)
+static int local_pool_checkpoint(struct dfe_pool *handle)
 {
-    base_clear_error();
+    struct local_pool *pool = local_pool(handle);
+
     return obj_checkpoint(pool->obj);
 }
 
-int dfe_pool_drop_caches(struct dfe_pool *pool)
+static int local_pool_drop_caches(struct dfe_pool *handle)
 {
+    struct local_pool *pool = local_pool(handle);
+
     cache_drop(pool->cache, NULL);
     return 0;
 }
+
+static int local_service_query(struct dfe_pool *handle, struct dfe_service_info *out)
+{
+    return base_refuse(-ENOTSUP, "the pool is open in this process: no service");
+}
+
+const struct pool_ops local_pool_ops = {
+    .close = local_pool_close,
+    .query = local_pool_query,
+    .sync = local_pool_sync,
+    .checkpoint = local_pool_checkpoint,
+    .drop_caches = local_pool_drop_caches,
+    .service_query = local_service_query,
+    .cont_create = local_cont_create,
+    .cont_destroy = local_cont_destroy,
+    .cont_list = local_cont_list,
+    .cont_open = local_cont_open,
+};
