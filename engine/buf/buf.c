@@ -4,29 +4,44 @@
  *
  * Invariants:
  *  1. extent i, when it exists, lies at base + i * 8 MiB: a buffer's address names its extent;
- *  2. bit i of fits[n] is set if and only if extent i is ready and has a free block of order n or
- *     more; the lowest such extent serves, so that the high ones drain and can be given back;
+ *  2. bit i of a domain's fits[n] is set if and only if extent i is ready, the domain's, and has a
+ *     free block of order n or more; the lowest such extent serves, so that the high ones drain and
+ *     can be given back;
  *  3. extents are mapped, unmapped and shown to the watcher only by the thread that holds
  *     `changing`, with the mutex dropped: neither the kernel's work nor a page fault stops others;
- *  4. whoever drops `changing` has made sure that at most one ready extent is empty.
+ *  4. whoever drops `changing` has made sure that at most one ready extent is empty;
+ *  5. an extent is of one domain from its mapping to its end, and its memory is never used again:
+ *     whoever maps it for reading may keep it, and sees nothing that came later.
  */
 #include "buf/buf.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/window.h"
 #include "buf/buddy.h"
 #include "buf/extent.h"
 
 #define EXTENT ((uint64_t)DFE_ARENA_EXTENT_BYTES)
 #define ADDRESS_BYTES (1ull << 46) /* half of what x86-64 gives a process */
 
+/* Whom the extents may be shown to. Made when first asked for, kept until close. */
+struct domain {
+    struct domain *next;
+    uint32_t id;
+    uint64_t *fits[BUDDY_ORDERS];
+};
+
 struct extent {
     struct buddy *buddy; /* made at the first mapping, kept until close */
+    struct domain *domain;
+    uint64_t stamp;
+    int fd; /* of its memory; -1: nobody else can map it */
     enum buf_kind kind;
     bool ready;
 };
@@ -36,10 +51,11 @@ struct buf_arena {
     unsigned n_extents, n_words;
     enum buf_kind best;
     struct extent *extents;
-    uint64_t *fits[BUDDY_ORDERS];
 
     pthread_mutex_t lock; /* all that follows, and the extents */
     pthread_cond_t changed;
+    struct domain *domains; /* the last one is domain 0 */
+    uint64_t stamps; /* given so far */
     bool changing;
     unsigned n_empty;
     struct buf_info info;
@@ -66,14 +82,51 @@ static void publish(struct buf_arena *a, unsigned i)
 {
     const struct extent *e = &a->extents[i];
     unsigned avail = e->ready ? e->buddy->avail : 0;
+    uint64_t **fits = e->domain->fits;
     uint64_t bit = 1ull << (i % 64);
 
     for (unsigned order = 0; order < BUDDY_ORDERS; order++) {
         if (avail >> order)
-            a->fits[order][i / 64] |= bit;
+            fits[order][i / 64] |= bit;
         else
-            a->fits[order][i / 64] &= ~bit;
+            fits[order][i / 64] &= ~bit;
     }
+}
+
+/* NULL: no memory. */
+static struct domain *domain_get(struct buf_arena *a, uint32_t id)
+{
+    struct domain *d = a->domains;
+
+    while (d && d->id != id)
+        d = d->next;
+    if (d)
+        return d;
+    d = calloc(1, sizeof(*d));
+    if (!d)
+        return NULL;
+    d->fits[0] = calloc((size_t)a->n_words * BUDDY_ORDERS, sizeof(uint64_t));
+    if (!d->fits[0]) {
+        free(d);
+        return NULL;
+    }
+    for (unsigned order = 1; order < BUDDY_ORDERS; order++)
+        d->fits[order] = d->fits[order - 1] + a->n_words;
+    d->id = id;
+    d->next = a->domains;
+    a->domains = d;
+    return d;
+}
+
+static void arena_free(struct buf_arena *a)
+{
+    for (struct domain *d = a->domains, *next; d; d = next) {
+        next = d->next;
+        free(d->fits[0]);
+        free(d);
+    }
+    free(a->extents);
+    free(a);
 }
 
 int buf_arena_open(uint64_t bound_bytes, enum buf_kind best, struct buf_arena **out)
@@ -93,11 +146,8 @@ int buf_arena_open(uint64_t bound_bytes, enum buf_kind best, struct buf_arena **
     a->n_extents = (unsigned)(bound_bytes / EXTENT);
     a->n_words = (a->n_extents + 63) / 64;
     a->extents = calloc(a->n_extents, sizeof(*a->extents));
-    a->fits[0] = calloc((size_t)a->n_words * BUDDY_ORDERS, sizeof(uint64_t));
-    if (!a->extents || !a->fits[0])
+    if (!a->extents || !domain_get(a, 0))
         goto out;
-    for (unsigned order = 1; order < BUDDY_ORDERS; order++)
-        a->fits[order] = a->fits[order - 1] + a->n_words;
     a->base = extent_reserve(bound_bytes);
     if (!a->base) {
         base_refuse(rc, "arena: this process may not have %llu MiB of addresses (ulimit -v?)",
@@ -109,9 +159,7 @@ int buf_arena_open(uint64_t bound_bytes, enum buf_kind best, struct buf_arena **
     *out = a;
     return 0;
 out:
-    free(a->fits[0]);
-    free(a->extents);
-    free(a);
+    arena_free(a);
     return rc;
 }
 
@@ -119,13 +167,14 @@ void buf_arena_close(struct buf_arena *a)
 {
     DFE_ASSERT(a->info.used_bytes == 0 && !a->watch_fn);
     extent_unreserve(a->base, a->info.bound_bytes);
-    for (unsigned i = 0; i < a->n_extents; i++)
+    for (unsigned i = 0; i < a->n_extents; i++) {
+        if (a->extents[i].ready && a->extents[i].fd >= 0)
+            close(a->extents[i].fd);
         free(a->extents[i].buddy);
+    }
     pthread_cond_destroy(&a->changed);
     pthread_mutex_destroy(&a->lock);
-    free(a->fits[0]);
-    free(a->extents);
-    free(a);
+    arena_free(a);
 }
 
 void *buf_arena_base(const struct buf_arena *a)
@@ -153,6 +202,8 @@ static void release_extent(struct buf_arena *a, unsigned i)
     if (a->watch_fn)
         a->watch_fn(a->watch_arg, extent_base(a, i), EXTENT, e->kind, false);
     extent_unmap(extent_base(a, i));
+    if (e->fd >= 0)
+        close(e->fd);
     pthread_mutex_lock(&a->lock);
 }
 
@@ -171,7 +222,7 @@ static void change_end(struct buf_arena *a)
 }
 
 /* The mapping itself, with the mutex dropped; only `changing` protects the extent. */
-static int map_extent(struct buf_arena *a, unsigned i)
+static int map_extent(struct buf_arena *a, struct domain *d, unsigned i)
 {
     struct extent *e = &a->extents[i];
     int rc;
@@ -181,24 +232,41 @@ static int map_extent(struct buf_arena *a, unsigned i)
     if (!e->buddy)
         return -ENOMEM;
     buddy_init(e->buddy);
-    rc = extent_map(extent_base(a, i), a->best, &e->kind);
-    if (rc == 0 && a->watch_fn)
+    rc = extent_map(extent_base(a, i), a->best, d->id != 0, &e->kind, &e->fd);
+    if (rc < 0)
+        return rc;
+    e->domain = d;
+    e->stamp = ++a->stamps;
+    if (a->watch_fn)
         a->watch_fn(a->watch_arg, extent_base(a, i), EXTENT, e->kind, true);
-    return rc;
+    return 0;
 }
 
-/* One extent more; the caller holds `changing`. -ENOMEM at the bound or when the host refuses. */
-static int grow(struct buf_arena *a)
+/* An extent's place for a new one: free, or of another domain that does not use it (5). */
+static unsigned find_place(struct buf_arena *a)
 {
     unsigned i = 0;
-    int rc;
 
     while (i < a->n_extents && a->extents[i].ready)
         i++;
+    if (i < a->n_extents || a->n_empty == 0)
+        return i;
+    for (i = 0; a->extents[i].buddy->used_units > 0; i++)
+        ;
+    release_extent(a, i);
+    return i;
+}
+
+/* One extent more; the caller holds `changing`. -ENOMEM at the bound or when the host refuses. */
+static int grow(struct buf_arena *a, struct domain *d)
+{
+    unsigned i = find_place(a);
+    int rc;
+
     if (i == a->n_extents)
         return -ENOMEM;
     pthread_mutex_unlock(&a->lock);
-    rc = map_extent(a, i);
+    rc = map_extent(a, d, i);
     pthread_mutex_lock(&a->lock);
     if (rc < 0)
         return rc;
@@ -210,12 +278,12 @@ static int grow(struct buf_arena *a)
     return 0;
 }
 
-static void *take(struct buf_arena *a, unsigned order)
+static void *take(struct buf_arena *a, const struct domain *d, unsigned order)
 {
     for (unsigned w = 0; w < a->n_words; w++) {
-        if (!a->fits[order][w])
+        if (!d->fits[order][w])
             continue;
-        unsigned i = w * 64 + (unsigned)__builtin_ctzll(a->fits[order][w]);
+        unsigned i = w * 64 + (unsigned)__builtin_ctzll(d->fits[order][w]);
         struct extent *e = &a->extents[i];
         a->n_empty -= e->buddy->used_units == 0;
         int unit = buddy_alloc(e->buddy, order);
@@ -229,20 +297,27 @@ static void *take(struct buf_arena *a, unsigned order)
 
 void *buf_alloc(struct buf_arena *a, size_t len_bytes)
 {
-    void *ptr;
+    return buf_alloc_in(a, 0, len_bytes);
+}
+
+void *buf_alloc_in(struct buf_arena *a, uint32_t domain, size_t len_bytes)
+{
+    struct domain *d;
+    void *ptr = NULL;
 
     if (len_bytes == 0 || len_bytes > BUF_MAX_BYTES)
         return NULL;
     unsigned order = order_of(len_bytes);
     pthread_mutex_lock(&a->lock);
-    while (!(ptr = take(a, order))) {
+    d = domain_get(a, domain);
+    while (d && !(ptr = take(a, d, order))) {
         if (a->changing) { /* perhaps another thread is adding one: look again then */
             pthread_cond_wait(&a->changed, &a->lock);
             continue;
         }
         change_begin(a);
-        if (grow(a) == 0)
-            ptr = take(a, order); /* before change_end may see two empty extents */
+        if (grow(a, d) == 0)
+            ptr = take(a, d, order); /* before change_end may see two empty extents */
         change_end(a);
         break;
     }
@@ -271,6 +346,36 @@ void buf_free(struct buf_arena *a, void *ptr, size_t len_bytes)
         change_end(a);
     }
     pthread_mutex_unlock(&a->lock);
+}
+
+void buf_place(struct buf_arena *a, const void *ptr, struct buf_place *out)
+{
+    size_t at = (size_t)((const char *)ptr - a->base);
+    const struct extent *e = &a->extents[at / EXTENT];
+
+    /* no lock: the extent stays as it is while it has a buffer */
+    DFE_ASSERT((const char *)ptr >= a->base && at < a->info.bound_bytes);
+    *out = (struct buf_place){.stamp = e->stamp,
+                              .extent = (uint32_t)(at / EXTENT),
+                              .off = (uint32_t)(at % EXTENT),
+                              .domain = e->fd >= 0 ? e->domain->id : 0};
+}
+
+int buf_extent_fd(struct buf_arena *a, uint32_t extent, uint64_t stamp, uint32_t *domain)
+{
+    const struct extent *e;
+    int rc = -ESTALE;
+
+    if (extent >= a->n_extents)
+        return rc;
+    pthread_mutex_lock(&a->lock);
+    e = &a->extents[extent];
+    if (e->ready && e->stamp == stamp) {
+        *domain = e->fd >= 0 ? e->domain->id : 0;
+        rc = *domain ? window_share(e->fd) : -EACCES;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return rc;
 }
 
 void buf_arena_info(struct buf_arena *a, struct buf_info *out)

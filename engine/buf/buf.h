@@ -2,8 +2,8 @@
 /*
  * Arena of I/O buffers: memory that devices may reach and that does not move.
  *
- * The arena grows by extents of 8 MiB up to its bound: memfds of hugepages where there are any,
- * else transparent hugepages, else ordinary pages. A buffer is a power of two from 4 KiB to 1 MiB
+ * The arena grows by extents of 8 MiB up to its bound: hugepages where there are any, else
+ * transparent hugepages, else ordinary pages. A buffer is a power of two from 4 KiB to 1 MiB
  * and is aligned to its size. Any thread may call; a mutex inside is never held across a fault.
  */
 #ifndef DFE_BUF_BUF_H
@@ -42,12 +42,13 @@ void buf_arena_close(struct buf_arena *arena);
 void *buf_alloc(struct buf_arena *arena, size_t len_bytes);
 void buf_free(struct buf_arena *arena, void *ptr, size_t len_bytes);
 
-/* The same from memory of one read domain: an extent holds buffers of one domain only, for life.
- * Domain 0 is never shown to anybody; buf_alloc takes from it. */
+/* The same from memory of one read domain: an extent holds buffers of one domain only, for life,
+ * and is a sealed memfd. Domain 0 is never shown to anybody; buf_alloc takes from it. */
 void *buf_alloc_in(struct buf_arena *arena, uint32_t domain, size_t len_bytes);
 
 /* Where a buffer is: an extent's number, its stamp (another one each time that number is mapped
- * anew) and the offset in it. */
+ * anew) and the offset in it. domain 0: also where the host refused a memfd (RLIMIT_NOFILE: an
+ * extent keeps a descriptor). */
 struct buf_place {
     uint64_t stamp;
     uint32_t extent, off;

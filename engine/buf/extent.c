@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of arena extents: hugepages, transparent hugepages or ordinary pages. */
+/* Memory of arena extents: hugepages, transparent hugepages or ordinary pages; sealed memfds of
+ * them where others are to read it. */
 #include "buf/extent.h"
 
 #include <errno.h>
@@ -11,6 +12,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/window.h"
 
 #define EXTENT DFE_ARENA_EXTENT_BYTES
 
@@ -56,21 +58,59 @@ static int map_pages(void *base)
 }
 
 /* madvise succeeds even where the administrator has turned the feature off. */
-static bool thp_enabled(void)
+static bool thp_enabled(const char *path, const char *const *words)
 {
-    char text[64] = "";
-    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+    char text[96] = "";
+    FILE *f = fopen(path, "re");
+    bool enabled = false;
 
     if (!f)
         return false;
     if (!fgets(text, sizeof(text), f))
         text[0] = '\0';
     fclose(f);
-    return strstr(text, "[always]") || strstr(text, "[madvise]");
+    for (; *words && !enabled; words++)
+        enabled = strstr(text, *words);
+    return enabled;
 }
 
-int extent_map(void *base, enum buf_kind best, enum buf_kind *kind)
+static bool anonymous_thp(void)
 {
+    static const char *const words[] = {"[always]", "[madvise]", NULL};
+
+    return thp_enabled("/sys/kernel/mm/transparent_hugepage/enabled", words);
+}
+
+static bool shared_thp(void)
+{
+    static const char *const words[] = {"[always]", "[within_size]", "[advise]", "[force]", NULL};
+
+    return thp_enabled("/sys/kernel/mm/transparent_hugepage/shmem_enabled", words);
+}
+
+static int map_window(void *base, enum buf_kind best, enum buf_kind *kind)
+{
+    void *at;
+    int fd = -1;
+
+    *kind = BUF_HUGE;
+    if (best == BUF_HUGE)
+        fd = window_make("dfusepy-arena", EXTENT, WINDOW_HUGE, base, &at);
+    if (fd >= 0)
+        return fd;
+    *kind = BUF_PAGES;
+    fd = window_make("dfusepy-arena", EXTENT, WINDOW_PAGES, base, &at);
+    if (fd >= 0 && best <= BUF_THP && shared_thp() && madvise(base, EXTENT, MADV_HUGEPAGE) == 0)
+        *kind = BUF_THP;
+    return fd;
+}
+
+int extent_map(void *base, enum buf_kind best, bool window, enum buf_kind *kind, int *fd)
+{
+    *fd = window ? map_window(base, best, kind) : -1;
+    if (*fd >= 0)
+        return 0;
+    *fd = -1;
     if (best == BUF_HUGE && map_huge(base) == 0) {
         *kind = BUF_HUGE;
         return 0;
@@ -81,7 +121,7 @@ int extent_map(void *base, enum buf_kind best, enum buf_kind *kind)
         return -ENOMEM;
     }
     *kind = BUF_PAGES;
-    if (best <= BUF_THP && thp_enabled() && madvise(base, EXTENT, MADV_HUGEPAGE) == 0)
+    if (best <= BUF_THP && anonymous_thp() && madvise(base, EXTENT, MADV_HUGEPAGE) == 0)
         *kind = BUF_THP;
     return 0;
 }
