@@ -6,7 +6,8 @@
  *  1. One worker at a time; it never outlives the supervisor (it is told to end when that dies).
  *  2. The supervisor ends with a worker that ended by itself, and never before one that was told to
  *     end has replayed and written what the kept memory holds.
- *  3. The socket's name appears with a socket that listens, and goes only while it is this one's.
+ *  3. The socket's name appears when a worker serves, so that only who has the pool has the name;
+ *     it goes only while it is this one's.
  */
 #include <dfe.h>
 #include <errno.h>
@@ -64,7 +65,7 @@ struct supervisor {
     sigset_t old_mask;
     dev_t socket_dev; /* of the name that was made */
     ino_t socket_ino;
-    bool made_socket;
+    bool made_socket, published;
 
     pid_t pid, worker;
     uint64_t born_ns;
@@ -151,55 +152,90 @@ static int make_keep(struct supervisor *s)
     return ret < 0 ? base_refuse(ret, "the kept memory cannot be set up") : 0;
 }
 
-/* Bound under a name of its own and renamed when it listens: a dead service's name is replaced,
- * and a client finds either the old name or one that answers. */
+static int draft_name(const struct supervisor *s, struct sockaddr_un *draft)
+{
+    int len = snprintf(draft->sun_path, sizeof(draft->sun_path), "%s.%d", s->opts.socket, s->pid);
+
+    draft->sun_family = AF_UNIX;
+    return len < (int)sizeof(draft->sun_path)
+               ? 0
+               : base_refuse(-ENAMETOOLONG, "the socket's name %s is too long", s->opts.socket);
+}
+
+/* A socket that listens, under a name of its own until a worker serves. */
 static int make_socket(struct supervisor *s)
 {
-    struct sockaddr_un draft = {.sun_family = AF_UNIX};
-    const char *path = s->opts.socket;
+    struct sockaddr_un draft;
     struct stat st;
-    int fd, len;
+    int ret;
 
-    len = snprintf(draft.sun_path, sizeof(draft.sun_path), "%s.%d", path, getpid());
-    if (len >= (int)sizeof(draft.sun_path))
-        return base_refuse(-ENAMETOOLONG, "the socket's name %s is too long", path);
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0)
+    ret = draft_name(s, &draft);
+    if (ret < 0)
+        return ret;
+    s->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (s->listen_fd < 0)
         return base_refuse(-errno, "no socket: %s", strerror(errno));
-    s->listen_fd = fd;
     unlink(draft.sun_path); /* of a dead process with this number */
-    if (bind(fd, (struct sockaddr *)&draft, sizeof(draft)) < 0)
-        return base_refuse(-errno, "%s cannot be made: %s", path, strerror(errno));
+    if (bind(s->listen_fd, (struct sockaddr *)&draft, sizeof(draft)) < 0)
+        return base_refuse(-errno, "%s cannot be made: %s", s->opts.socket, strerror(errno));
+    s->made_socket = true;
     if (chmod(draft.sun_path, 0666) < 0 || stat(draft.sun_path, &st) < 0 ||
-        listen(fd, BACKLOG) < 0 || rename(draft.sun_path, path) < 0) {
-        int err = -errno;
-        unlink(draft.sun_path);
-        return base_refuse(err, "%s cannot be made: %s", path, strerror(-err));
-    }
+        listen(s->listen_fd, BACKLOG) < 0)
+        return base_refuse(-errno, "%s cannot be made: %s", s->opts.socket, strerror(errno));
     s->socket_dev = st.st_dev;
     s->socket_ino = st.st_ino;
-    s->made_socket = true;
     return 0;
 }
 
-/* Whoever starts a service locks the file beside the socket first (SOCKET with .lock in place of
- * .sock), so that the name does not become another's between the look and the unlink. */
+/* Supervisors change names one at a time: the folder is locked, or -1. */
+static int lock_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[sizeof(((struct sockaddr_un *)0)->sun_path) + 1];
+    int fd;
+
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || flock(fd, LOCK_EX) < 0)
+        base_log(BASE_LOG_WARN, "%s cannot be locked: %s", folder, strerror(errno));
+    return fd;
+}
+
+/* Gives the socket its name, in place of a dead service's: the pool is ours now. */
+static int publish_socket(struct supervisor *s)
+{
+    struct sockaddr_un draft;
+    int fd, ret = 0;
+
+    if (!s->made_socket || s->published)
+        return 0;
+    draft_name(s, &draft);
+    fd = lock_folder(s->opts.socket);
+    if (rename(draft.sun_path, s->opts.socket) < 0)
+        ret = base_fail(-errno, "%s cannot be made: %s", s->opts.socket, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    s->published = ret == 0;
+    return ret;
+}
+
+/* The next service may have taken the name already: then it stays. */
 static void remove_socket(struct supervisor *s)
 {
+    struct sockaddr_un draft;
     const char *path = s->opts.socket;
-    size_t stem = strlen(path);
-    char lock[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
     struct stat st;
     int fd;
 
-    if (stem > 5 && strcmp(path + stem - 5, ".sock") == 0)
-        stem -= 5;
-    snprintf(lock, sizeof(lock), "%.*s.lock", (int)stem, path);
-    fd = open(lock, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd >= 0 && flock(fd, LOCK_EX) < 0)
-        base_log(BASE_LOG_WARN, "%s cannot be locked: %s", lock, strerror(errno));
+    if (!s->made_socket)
+        return;
+    draft_name(s, &draft);
+    fd = lock_folder(path);
     if (lstat(path, &st) == 0 && st.st_dev == s->socket_dev && st.st_ino == s->socket_ino)
         unlink(path);
+    if (!s->published)
+        unlink(draft.sun_path);
     if (fd >= 0)
         close(fd);
 }
@@ -213,7 +249,7 @@ static int catch_signals(struct supervisor *s)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGCHLD);
-    if (sigprocmask(SIG_BLOCK, &set, &s->old_mask) < 0)
+    if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
         return -errno;
     s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return s->signal_fd < 0 ? base_refuse(-errno, "no signalfd: %s", strerror(errno)) : 0;
@@ -304,8 +340,11 @@ static void hear(struct supervisor *s)
     }
     s->line[s->line_len] = '\0';
     if (!s->serves && strncmp(s->line, "ok\n", 3) == 0) {
+        int err = publish_socket(s);
         s->serves = true;
-        tell(s, 0, NULL);
+        tell(s, err, base_last_error());
+        if (err)
+            kill(s->worker, SIGTERM); /* nobody could find it */
         base_log(BASE_LOG_INFO, "worker %d serves pool %s", (int)s->worker, s->opts.path);
     }
 }
@@ -429,31 +468,29 @@ int dfe_service_run(const struct dfe_service_opts *opts)
     if (ret < 0)
         return ret;
     base_log_set(log_line, NULL);
+    sigprocmask(SIG_SETMASK, NULL, &s.old_mask);
     ret = catch_signals(&s);
     if (ret < 0)
         goto out;
     ret = make_keep(&s);
     if (ret < 0)
-        goto out_signals;
+        goto out;
     if (s.opts.listen_fd >= 0)
         s.listen_fd = s.opts.listen_fd;
     else
         ret = make_socket(&s);
     if (ret == 0)
         ret = supervise(&s);
-    if (ret < 0)
-        tell(&s, ret, base_last_error()); /* before the lock is taken: its holder may wait for it */
-    if (s.made_socket)
-        remove_socket(&s);
+    remove_socket(&s);
     if (s.listen_fd >= 0 && s.opts.listen_fd < 0)
         close(s.listen_fd);
     munmap(s.keep.ptr, s.keep.bytes);
-out_signals:
-    close(s.signal_fd);
-    sigprocmask(SIG_SETMASK, &s.old_mask, NULL);
 out:
     if (ret < 0)
         tell(&s, ret, base_last_error());
+    if (s.signal_fd >= 0)
+        close(s.signal_fd);
+    sigprocmask(SIG_SETMASK, &s.old_mask, NULL);
     base_log_set(NULL, NULL);
     return ret;
 }
