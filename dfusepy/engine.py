@@ -94,6 +94,7 @@ __all__ = [
     "pool_create",
     "pool_destroy",
     "pool_peek",
+    "service_run",
     "version",
 ]
 
@@ -140,6 +141,34 @@ def pool_peek(path: Path) -> PoolRecord:
     info = ffi.new("struct dfe_pool_info *")
     check(lib.dfe_pool_peek(cstr(path), info))
     return record(PoolRecord, info)
+
+
+def service_run(
+    path: Path,
+    *,
+    socket: Path | None = None,
+    listen_fd: int = -1,
+    ready_fd: int = -1,
+    arena: int = 0,
+    dirty: int = 0,
+    idle_ms: int = 0,
+) -> None:
+    """Serves a pool to other processes until it is idle or SIGTERM or SIGINT come; records go to
+    standard error. For a process that has one thread and does nothing else: it forks.
+
+    socket: to make and listen on; or listen_fd: a socket that listens already.
+    ready_fd: gets one line: "ok", or an errno and why.
+    idle_ms: how long it waits for the next session; 0: a minute; 2**32 - 1: for ever.
+
+    Raises OSError as Pool.open does.
+    """
+    c_path = ffi.from_buffer(cstr(path) + b"\0")
+    c_socket = ffi.NULL if socket is None else ffi.from_buffer(cstr(socket) + b"\0")
+    opts = ffi.new("struct dfe_service_opts *")
+    opts.size = ffi.sizeof("struct dfe_service_opts")
+    opts.path, opts.socket, opts.listen_fd, opts.ready_fd = c_path, c_socket, listen_fd, ready_fd
+    opts.arena_bytes, opts.dirty_bytes, opts.idle_ms = arena, dirty, idle_ms
+    check(lib.dfe_service_run(opts))
 
 
 class Pool(Handle):
