@@ -148,6 +148,11 @@ int cache_used(struct cache_file *file, uint64_t *bytes);
  * files are known by their container's handle. Data that cannot be published is lost. (waits) */
 int cache_forget(struct cache *cache, struct obj_cont *cont);
 
+/* Files that lost their last name: so many more are in use still, so many more being deleted, which
+ * goes on by itself (negative: fewer; after the commit that gave their space back). A call that
+ * finds no space waits for that, seconds at most, before it says -ENOSPC. */
+void cache_doomed(struct cache *cache, int64_t held, int64_t leaving);
+
 /* Drops clean slots: all of them, or one file's (tests; `drop caches`). */
 void cache_drop(struct cache *cache, struct cache_file *file);
 

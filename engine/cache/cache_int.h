@@ -128,6 +128,9 @@ struct cache {
     uint32_t readahead_max;
     uint32_t want_room;    /* threads waiting for memory */
     bool stop, failing;    /* failing: the last publication failed */
+    int64_t held, leaving; /* cache_doomed */
+    uint64_t held_until_ns; /* monotonic */
+    uint64_t doomed_turn;  /* grows when one of these goes on */
     uint32_t n_threads;
     pthread_t *threads;
     struct cache_info info;
@@ -227,6 +230,14 @@ int flush_file(struct cache_file *file, bool sync);
 /* -- throttle.c */
 /* Before a write of len bytes, no lock held. */
 int throttle_write(struct cache_file *file, size_t len, bool nowait);
+
+/* -- doomed.c */
+struct doomed_wait {
+    uint64_t turn;     /* cache.doomed_turn before the attempt that found no space */
+    uint64_t since_ns; /* monotonic: of the first wait; 0: none yet */
+};
+/* After an attempt that found no space, with no file locked: true when it is worth another one. */
+bool doomed_wait(struct cache *cache, struct doomed_wait *w);
 
 /* -- plan.c: a change of some bytes, prepared so that nothing can fail any more */
 #define PLAN_BLOCKS 257u /* 1 MiB at any offset */

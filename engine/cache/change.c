@@ -12,6 +12,7 @@ struct attempt {
     bool nowait;
     bool published; /* everything, to find space */
     unsigned tries;
+    struct doomed_wait doomed;
 };
 
 /* True: try again. The lock is held, the file is not locked. */
@@ -26,17 +27,20 @@ static bool attempt_again(struct attempt *a, int *rc)
             *rc = a->file->error ? -EIO : slot_wait_room(cache, &a->tries);
         return *rc == 0;
     }
-    if (*rc != -ENOSPC || a->published)
+    if (*rc != -ENOSPC)
         return false;
     if (a->nowait) { /* the caller may hold locks that a publication takes */
         *rc = -EINPROGRESS;
         return false;
     }
+    if (a->published)
+        return doomed_wait(cache, &a->doomed);
     /* reservations may be larger than what they became, and old blocks wait to be freed */
     a->published = true;
     pthread_mutex_unlock(&cache->lock);
     cache_publish_all(cache, NULL, CACHE_SYNC);
     pthread_mutex_lock(&cache->lock);
+    a->doomed.turn = cache->doomed_turn;
     return true;
 }
 

@@ -225,6 +225,8 @@ int inode_idle(struct ns_call *c, struct ns_inode *inode);
 void inode_pin(struct ns_inode *inode);
 void inode_unpin(struct ns_inode *inode);
 void inode_ref(struct ns_inode *inode);
+/* Its last link went, and inode_rest comes next: its space will come back. */
+void inode_orphan(struct ns_inode *inode);
 /* After a change of refs, pins or nlink: rests, is to be reclaimed, or neither. */
 void inode_rest(struct ns_inode *inode);
 void inode_evict_some(struct ns *ns);

@@ -258,6 +258,12 @@ static bool inode_resting(const struct ns_inode *inode)
     return inode->refs == 0 && inode->pins == 0 && inode != inode->ns->root;
 }
 
+void inode_orphan(struct ns_inode *inode)
+{
+    inode->ns->orphans++;
+    cache_doomed(inode->ns->cache, 1, 0);
+}
+
 void inode_rest(struct ns_inode *inode)
 {
     struct ns *ns = inode->ns;
@@ -273,6 +279,7 @@ void inode_rest(struct ns_inode *inode)
     if (inode->st.nlink == 0) {
         inode->state |= INODE_DEAD;
         list_add_tail(&ns->dead, &inode->rest);
+        cache_doomed(ns->cache, -1, 1);
         worker_kick(ns);
     } else {
         list_add_tail(&ns->resting, &inode->rest);

@@ -124,6 +124,8 @@ static int open_root(struct ns *ns)
 
 static void ns_free(struct ns *ns)
 {
+    if (ns->orphans > 0) /* left for the next open */
+        cache_doomed(ns->cache, 0, -(int64_t)ns->orphans);
     inode_table_close(ns);
     pthread_cond_destroy(&ns->work);
     pthread_cond_destroy(&ns->changed);

@@ -81,7 +81,7 @@ static int remove_locked(struct ns_call *c, uint64_t dir_ino, const char *name, 
     dir->st = dir_st;
     inode->st = st;
     if (st.nlink == 0)
-        c->ns->orphans++;
+        inode_orphan(inode);
     if (rmdir)
         dir_set_parent(inode, NULL);
     inode_rest(inode);

@@ -167,7 +167,7 @@ static void rename_apply(struct ns_call *c, const struct rename_args *args, stru
     if (S_ISDIR(m->to_st.mode))
         dir_set_parent(m->to, args->exchange ? m->dir : NULL);
     if (m->to_st.nlink == 0)
-        c->ns->orphans++;
+        inode_orphan(m->to);
     inode_rest(m->to);
 }
 

@@ -173,6 +173,7 @@ static void worker_reclaim(struct ns *ns)
             inode_free(list[i].inode);
     }
     ns->orphans -= n;
+    cache_doomed(ns->cache, 0, -(int64_t)n);
     ns->reclaiming = false;
     pthread_cond_broadcast(&ns->changed);
 }
@@ -297,5 +298,6 @@ int worker_find_orphans(struct ns *ns)
     nsrec_key(&key, 'o', 0, NULL, 0);
     err = obj_kv_scan(ns->cont, nsrec_meta_id(), &key.key, 0, worker_found, ns);
     ns->orphans = ns->nfound;
+    cache_doomed(ns->cache, 0, (int64_t)ns->nfound);
     return err < 0 ? err : 0;
 }
