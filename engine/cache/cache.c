@@ -103,6 +103,7 @@ static void cache_free(struct cache *cache)
     free(cache->files);
     free(cache->slots);
     free(cache->threads);
+    windows_close(cache);
     free(cache);
 }
 
@@ -119,6 +120,8 @@ int cache_open(struct obj_pool *pool, struct buf_arena *arena, const struct cach
     locks_init(cache);
     bounds_init(cache, opts);
     rc = tables_init(cache);
+    if (rc == 0 && opts->windows)
+        rc = windows_open(cache, opts->window_lines);
     if (rc == 0)
         rc = threads_start(cache, opts->flush_threads ? opts->flush_threads : FLUSH_THREADS);
     if (rc < 0) {
@@ -167,6 +170,7 @@ int cache_forget(struct cache *cache, struct obj_cont *cont)
     pthread_mutex_lock(&cache->lock);
     files_drop(cache, cont);
     pthread_mutex_unlock(&cache->lock);
+    cache_domain(cache, cont, 0);
     return rc;
 }
 

@@ -51,6 +51,7 @@ struct cache_opts {
     uint32_t readahead_max_bytes; /* 0: 4 MiB */
     uint64_t slots_bound_bytes; /* the cache's share of the arena; 0: all of it */
     bool windows;             /* keep the tables that cache_lease needs */
+    uint32_t window_lines;    /* their length; 0: 65,536 */
     struct keep *keep;        /* log what is accepted there; NULL: nowhere */
 };
 

@@ -55,6 +55,7 @@ struct slot {
     uint32_t loans;          /* those among the pins that need the bytes unchanged */
     uint16_t dirty_runs;
     uint8_t order;
+    uint32_t line;           /* of the lease table; 0: none */
     struct bits valid, dirty, wb, loading;
 };
 
@@ -93,6 +94,8 @@ struct cache_file {
     uint64_t wr_next;     /* byte after the last write */
     uint32_t ra_window;   /* bytes */
     int error;            /* of the last publication */
+    uint32_t domain;      /* its slots are read by; 0: nobody */
+    uint32_t record;      /* of the record table; 0: none */
     uint16_t orders;      /* slot orders that may be there */
     uint8_t retries;
     bool op_turn;         /* those in shared_waiting go before those in excl_waiting */
@@ -127,6 +130,7 @@ struct cache {
     uint64_t drain_bps;    /* bytes a second that publications reached lately */
     uint32_t readahead_max;
     uint32_t want_room;    /* threads waiting for memory */
+    struct windows *windows; /* NULL: none */
     bool stop, failing;    /* failing: the last publication failed */
     int64_t held, leaving; /* cache_doomed */
     uint64_t held_until_ns; /* monotonic */
@@ -185,8 +189,8 @@ int ranges_merge(struct ranges **into, struct ranges **from);
 
 /* -- slot.c */
 /* Without the lock. Evicts to make room; a smaller one down to min_order; NULL: none to be had.
- * The slot has one pin and is in no index. */
-struct slot *slot_alloc(struct cache *cache, unsigned order, unsigned min_order);
+ * The slot has one pin and is in no index; its memory is of the file's domain. */
+struct slot *slot_alloc(const struct cache_file *file, unsigned order, unsigned min_order);
 /* Into the index of file, at the aligned run that holds block. */
 void slot_attach(struct slot *s, struct cache_file *file, uint64_t block);
 void slot_detach(struct slot *s);
@@ -215,6 +219,25 @@ int load_run(struct cache_file *file, uint64_t from, uint64_t to, unsigned order
 /* Makes one block valid or known to be zeros; *held (pinned, or NULL) keeps it so.
  * -EINPROGRESS with nowait. */
 int load_block(struct cache_file *file, uint64_t block, bool nowait, struct slot **held);
+
+/* -- read.c */
+/* A valid slot for the block, with one pin; zeros get memory too. The file is locked shared. May
+ * drop the lock. -EINPROGRESS with nowait; -ENOBUFS: no memory. */
+int pin_slot(struct cache_file *file, uint64_t block, unsigned order, bool nowait,
+             struct slot **out);
+
+/* -- lease.c: what readers in other processes check. For a slot with a line, a file with a record;
+ * others have nobody to tell. */
+void lease_open_line(struct slot *s);  /* its bytes are about to change */
+void lease_close_line(struct slot *s); /* they have changed */
+void lease_end_line(struct slot *s);   /* blocks of it are not valid any more */
+void lease_drop_line(struct slot *s);  /* it goes */
+void lease_open_record(struct cache_file *file); /* the file is about to change */
+void lease_show_record(struct cache_file *file); /* it has: the cut as it is now */
+void lease_drop_record(struct cache_file *file); /* it goes, or somebody may change it unseen */
+uint32_t lease_domain(const struct cache *cache, const struct obj_cont *cont);
+int windows_open(struct cache *cache, uint32_t length); /* 0: the default */
+void windows_close(struct cache *cache);
 
 /* -- readahead.c */
 void readahead_note(struct cache_file *file, uint64_t off, size_t len);
@@ -265,6 +288,7 @@ struct plan {
 /* The file is locked exclusively. -ENOBUFS: no memory now; -EINPROGRESS with nowait. */
 int plan_make(struct plan *p, struct cache_file *file, uint64_t off, size_t len, const void *src,
               bool nowait);
+void plan_open(const struct plan *p); /* copy comes next: whoever holds leases is told */
 void plan_copy(const struct plan *p); /* without the lock */
 void plan_finish(struct plan *p);
 void plan_cancel(struct plan *p);

@@ -67,6 +67,7 @@ static int write_segment(struct cache_file *file, uint64_t *off, const uint8_t *
     rc = plan_make(&plan, file, *off, len, src, flags & CACHE_NOWAIT);
     if (rc < 0)
         return rc;
+    plan_open(&plan);
     pthread_mutex_unlock(&file->cache->lock);
     plan_copy(&plan);
     pthread_mutex_lock(&file->cache->lock);
@@ -143,6 +144,8 @@ static void drop_blocks(struct cache_file *file, uint64_t from, uint64_t to)
 
     if (from >= to)
         return;
+    if (file->record)
+        lease_open_record(file);
     slot_drop_range(file, from, to);
     obj_unreserve(file->cache->pool, (before - file->dirty_blocks) * BLOCK);
     if (file->publishing || from < file->dev_end)
@@ -194,6 +197,7 @@ static int zero_range(struct cache_file *file, uint64_t from, uint64_t to, bool 
             plan_cancel(&edge[i]);
             continue;
         }
+        plan_open(&edge[i]);
         pthread_mutex_unlock(&file->cache->lock);
         plan_copy(&edge[i]);
         pthread_mutex_lock(&file->cache->lock);

@@ -94,6 +94,8 @@ void file_changed(struct cache_file *file, int64_t now_ns)
 
     file->cut.version++;
     file->cut.mtime_ns = now_ns;
+    if (file->record)
+        lease_show_record(file);
     if (file->changed)
         return;
     file->changed = true;
@@ -109,6 +111,8 @@ void file_drop_dirty(struct cache_file *file)
 {
     uint64_t blocks = file->dirty_blocks;
 
+    if (file->record)
+        lease_drop_record(file);
     slot_drop_range(file, 0, UINT64_MAX);
     obj_unreserve(file->cache->pool, (blocks - file->dirty_blocks) * BLOCK);
     free(file->pending);
@@ -126,6 +130,8 @@ void file_drop_dirty(struct cache_file *file)
 
 static void file_free(struct cache_file *file)
 {
+    if (file->record)
+        lease_drop_record(file);
     list_del(&file->hash_link);
     list_del(&file->flush_link);
     list_del(&file->ra_link);
@@ -216,6 +222,7 @@ static struct cache_file *file_new(struct cache *cache, struct obj_cont *cont, s
     file->oid = oid;
     file->cut = *cut;
     file->dev_end = blocks_up(cut->size);
+    file->domain = lease_domain(cache, cont);
     list_init(&file->flush_link);
     list_init(&file->ra_link);
     list_init(&file->slots);
@@ -266,7 +273,8 @@ void cache_file_put(struct cache_file *file)
 
     pthread_mutex_lock(&cache->lock);
     DFE_ASSERT(file->refs > 0);
-    file->refs--;
+    if (--file->refs == 0 && file->record)
+        lease_drop_record(file); /* its owner may change its attributes without us */
     file_reap(file);
     pthread_mutex_unlock(&cache->lock);
 }
@@ -289,6 +297,8 @@ void cache_file_discard(struct cache_file *file)
     DFE_ASSERT(file->refs > 0);
     if (!file->gone) { /* nobody finds it any more; whoever has it reads zeros */
         file->gone = true;
+        if (file->record)
+            lease_drop_record(file);
         list_del(&file->hash_link);
     }
     for (;;) { /* until no flight is under way or about to start: it uses the owner */
@@ -323,5 +333,7 @@ void cache_file_set_mtime(struct cache_file *file, int64_t mtime_ns)
 {
     pthread_mutex_lock(&file->cache->lock);
     file->cut.mtime_ns = mtime_ns;
+    if (file->record)
+        lease_show_record(file);
     pthread_mutex_unlock(&file->cache->lock);
 }

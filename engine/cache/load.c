@@ -80,7 +80,7 @@ static void load_alloc(struct load *l, uint64_t from, uint64_t to, unsigned orde
 
     pthread_mutex_unlock(&cache->lock);
     while (from < to && l->n_slots < LOAD_SLOTS) {
-        struct slot *s = slot_alloc(cache, order, 0);
+        struct slot *s = slot_alloc(l->file, order, 0);
         if (!s)
             break;
         s->first = from >> s->order << s->order;

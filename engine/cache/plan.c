@@ -65,7 +65,7 @@ static struct slot *fresh_slot(struct plan *p, uint64_t block, unsigned order)
     struct slot *s;
 
     pthread_mutex_unlock(&cache->lock);
-    s = slot_alloc(cache, order, 0);
+    s = slot_alloc(p->file, order, 0);
     pthread_mutex_lock(&cache->lock);
     if (s)
         s->first = block >> s->order << s->order;
@@ -210,6 +210,16 @@ void plan_cancel(struct plan *p)
 
 /* -- copy ------------------------------------------------------------------------------------ */
 
+void plan_open(const struct plan *p)
+{
+    if (!p->file->record)
+        return; /* then no slot of it has a line */
+    lease_open_record(p->file);
+    for (unsigned k = 0; k < p->n; k++)
+        if (p->piece[k].slot->line)
+            lease_open_line(p->piece[k].slot);
+}
+
 static uint8_t *block_ptr(const struct slot *s, uint64_t block)
 {
     return s->data + (block - s->first) * BLOCK;
@@ -267,6 +277,8 @@ void plan_finish(struct plan *p)
         for (uint32_t i = 0; i < piece->n; i++)
             take_block(file, piece->slot, piece->first + i);
         slot_dirty(piece->slot, (unsigned)(piece->first - piece->slot->first), piece->n);
+        if (piece->slot->line)
+            lease_close_line(piece->slot);
     }
     /* a failed publication may have made blocks dirty again that were counted as clean */
     before += p->reserved;

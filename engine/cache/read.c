@@ -152,9 +152,8 @@ out:
 
 /* -- pins ------------------------------------------------------------------------------------ */
 
-/* A valid slot for the block, with one pin; zeros get memory too. */
-static int pin_slot(struct cache_file *file, uint64_t block, unsigned order, bool nowait,
-                    struct slot **out)
+int pin_slot(struct cache_file *file, uint64_t block, unsigned order, bool nowait,
+             struct slot **out)
 {
     struct slot *held[LOAD_SLOTS];
     unsigned n;

@@ -142,7 +142,7 @@ static bool evict(struct cache *cache, uint64_t bytes)
 }
 
 /* Memory for one slot, counted; NULL: neither free nor to be evicted. */
-static void *slot_memory(struct cache *cache, size_t bytes)
+static void *slot_memory(struct cache *cache, uint32_t domain, size_t bytes)
 {
     void *data = NULL;
     bool room;
@@ -158,7 +158,8 @@ static void *slot_memory(struct cache *cache, size_t bytes)
         pthread_mutex_unlock(&cache->lock);
         if (!room)
             return NULL;
-        data = buf_alloc(cache->arena, bytes);
+        data = buf_alloc_in(cache->arena, domain, bytes);
+        __atomic_thread_fence(__ATOMIC_RELEASE); /* lease.c, 4 */
         if (data)
             return data;
         /* the arena is in pieces, or shared with others: more than we need must go */
@@ -170,14 +171,15 @@ static void *slot_memory(struct cache *cache, size_t bytes)
     return NULL;
 }
 
-struct slot *slot_alloc(struct cache *cache, unsigned order, unsigned min_order)
+struct slot *slot_alloc(const struct cache_file *file, unsigned order, unsigned min_order)
 {
+    struct cache *cache = file->cache;
     struct slot *s = calloc(1, sizeof(*s));
 
     if (!s)
         return NULL;
     for (;; order--) {
-        s->data = slot_memory(cache, (size_t)BLOCK << order);
+        s->data = slot_memory(cache, file->domain, (size_t)BLOCK << order);
         if (s->data || order <= min_order)
             break;
     }
@@ -230,6 +232,8 @@ void slot_attach(struct slot *s, struct cache_file *file, uint64_t block)
 void slot_detach(struct slot *s)
 {
     slot_invalidate(s, 0, (unsigned)slot_blocks(s));
+    if (s->line)
+        lease_drop_line(s);
     hash_remove(s->cache, s);
     s->cache->n_slots--;
     list_del(&s->file_link);
@@ -281,6 +285,8 @@ void slot_invalidate(struct slot *s, unsigned i, unsigned n)
 {
     unsigned before = bits_count(&s->dirty);
 
+    if (s->line)
+        lease_end_line(s);
     bits_clear(&s->valid, i, n);
     bits_clear(&s->dirty, i, n);
     slot_recount(s, before);

@@ -358,6 +358,23 @@ int ns_pin(struct ns *ns, uint64_t ino, uint64_t off, size_t len, unsigned flags
     return (int)data_end_read(inode, off, err);
 }
 
+int ns_lease(struct ns *ns, uint64_t ino, uint64_t off, unsigned flags, struct cache_lease *out,
+             struct dfe_attr *attr)
+{
+    struct ns_inode *inode;
+    int err = data_begin(ns, ino, NULL, flags, &inode);
+
+    if (err)
+        return err;
+    err = cache_lease(inode->file, off, data_flags(flags & DFE_NOWAIT), out);
+    if (!err && attr) {
+        pthread_mutex_lock(&ns->lock);
+        inode_attr(inode, attr);
+        pthread_mutex_unlock(&ns->lock);
+    }
+    return (int)data_end_read(inode, off, err);
+}
+
 void ns_unpin(struct ns *ns, struct cache_pin *pin)
 {
     cache_unpin(ns->cache, pin);

@@ -172,6 +172,8 @@ int ns_open(struct cache *cache, struct obj_cont *cont, const struct ns_opts *op
     ns = ns_new(cache, cont, opts);
     if (!ns)
         return -ENOMEM;
+    if (opts && opts->domain)
+        cache_domain(cache, cont, opts->domain);
     err = inode_table_open(ns);
     if (!err)
         err = open_super(ns);
