@@ -9,9 +9,12 @@
  * been committed. A record is there as a whole or not at all, whatever instruction the writer died
  * at.
  *
- * A thread that serves a request of a session marks what it changes with the request's tag; the
- * records of a tag stay until keep_end, so that a request which is submitted again to the next
- * worker is answered and not done twice.
+ * A thread that serves a request of a session marks what it changes with the request's tag. A tag
+ * is remembered until its request has been answered, so that a request which is submitted again to
+ * the next worker is answered and not done twice.
+ *
+ * Threads: any, but open and close; a tag belongs to its thread. The locks here are the last of
+ * all. keep NULL: nothing happens, nothing is remembered.
  */
 #ifndef DFE_BASE_KEEP_H
 #define DFE_BASE_KEEP_H
@@ -35,26 +38,50 @@ int keep_open(void *mem, size_t bytes, struct keep **out);
 void keep_close(struct keep *keep);
 bool keep_empty(const struct keep *keep); /* nothing to replay */
 
-/* -- tags, per thread. keep NULL: nothing happens. */
+/* -- tags, per thread */
 void keep_begin(struct keep *keep, uint64_t session, uint64_t seq);
-void keep_value(struct keep *keep, uint64_t value); /* the answer's number (an inode, an offset) */
+/* The answer's number (an inode, an offset, an epoch). The engine sets those that only it knows
+ * before the change can be found: the number of a new inode, where a write went, the epoch of a
+ * commit that asks for it. */
+void keep_value(struct keep *keep, uint64_t value);
+/* What this thread changes now is a part of the request, which is done only with the last one:
+ * until then it is done again as a whole. Set it back with false before the last part. */
+void keep_part(struct keep *keep, bool part);
+/* In between the thread changes what is not the request's doing (publications, bookkeeping). */
+void keep_pause(struct keep *keep);
+void keep_resume(struct keep *keep);
 void keep_end(struct keep *keep); /* the request has been answered */
+/* The same from another thread, by name; and of a request that keep_done has answered. */
+void keep_answered(struct keep *keep, uint64_t session, uint64_t seq);
 /* Was this request done by an earlier worker? Then *value. */
 bool keep_done(struct keep *keep, uint64_t session, uint64_t seq, uint64_t *value);
 
 /* -- records */
-/* Reserves a record of len bytes (with head bytes that the caller knows) and returns its number, or
- * -EINPROGRESS: the log is full; keep_oldest says what must be written first. Never waits. */
+/* Reserves a record of len bytes and returns its number (> 0, growing), or -EINPROGRESS: the log is
+ * full. Never waits. */
 int64_t keep_reserve(struct keep *keep, enum keep_log log, size_t len, void **ptr);
-/* It is whole now. */
-void keep_commit(struct keep *keep, enum keep_log log, int64_t number);
+/* It is whole now. mark: for keep_retire_upto. */
+void keep_commit(struct keep *keep, enum keep_log log, int64_t number, uint64_t mark);
 void keep_cancel(struct keep *keep, enum keep_log log, int64_t number);
 /* What the record says is safe elsewhere. Any order. */
 void keep_retire(struct keep *keep, enum keep_log log, int64_t number);
+/* All whose mark is at most this, oldest first; of a log whose marks grow. */
+void keep_retire_upto(struct keep *keep, enum keep_log log, uint64_t mark);
+/* Chains of this worker's records that are not retired: the one after it; 0: none. Under a lock of
+ * the caller's. */
+void keep_link(struct keep *keep, enum keep_log log, int64_t number, int64_t next);
+int64_t keep_next(struct keep *keep, enum keep_log log, int64_t number);
+/* More than half of the log is in use: time to write what it holds. */
+bool keep_pressed(const struct keep *keep, enum keep_log log);
 
-/* Records of the last worker, oldest first; fn's negative value ends it. Afterwards the caller
- * retires what need not stay. */
+/* Records of earlier workers, oldest first, those that were not retired; fn's value other than 0
+ * ends it and is returned. fn may retire the record. */
 int keep_replay(struct keep *keep, enum keep_log log,
                 int (*fn)(int64_t number, const void *rec, size_t len, void *arg), void *arg);
+
+/* -- where inodes are that somebody has referred to: number to home, for the next worker */
+void keep_home_set(struct keep *keep, uint32_t cont, uint64_t ino, uint64_t home);
+void keep_home_clear(struct keep *keep, uint32_t cont, uint64_t ino);
+bool keep_home(struct keep *keep, uint32_t cont, uint64_t ino, uint64_t *home);
 
 #endif
