@@ -9,7 +9,9 @@
  * was not answered once more; callers see only the delay. -EOWNERDEAD after CLIENT_RESUME_MS.
  *
  * fork: a child must call client_forked on every client it inherited and open its own. Nothing here
- * prints, exits, or touches signal dispositions.
+ * prints, exits, or touches signal dispositions. A call from a signal handler that interrupted
+ * another call of the same thread is -EDEADLK. errno is not touched, but by malloc in a thread's
+ * first call.
  */
 #ifndef DFE_CLIENT_CLIENT_H
 #define DFE_CLIENT_CLIENT_H
@@ -77,6 +79,10 @@ int client_record_read(struct client *client, uint32_t record, uint64_t ino,
 /* Where the extent is mapped (maps it when needed: one message on the socket), or NULL: not to be
  * had (other read domain; gone). */
 const void *client_map_extent(struct client *client, uint32_t extent, uint64_t stamp);
+
+/* Lets go of extents of earlier epochs, which stay mapped for the sake of loans: for callers that
+ * hold none. */
+void client_forget_old(struct client *client);
 
 /* Shows the engine that this process has `fd` open with F_GETFL's `flags`: rights by descriptor. */
 int client_prove(struct client *client, uint32_t handle, uint64_t ino, int fd, int flags);

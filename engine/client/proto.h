@@ -50,7 +50,7 @@ _Static_assert(sizeof(struct proto_welcome) == 64, "PROTOCOL.md");
 
 /* Later messages on the socket. A channel belongs to one thread of the client. */
 enum {
-    PROTO_MSG_CHANNEL = 1,       /* descriptors: client's memory, client's eventfd */
+    PROTO_MSG_CHANNEL = 1,       /* descriptor: the client's memory */
     PROTO_MSG_CHANNEL_CLOSE = 2,
     PROTO_MSG_EXTENT = 3,        /* asks for the extent (id, stamp) of the arena */
     PROTO_MSG_PROVE = 4          /* descriptor: shows that the process holds this file (id: ino) */
@@ -70,8 +70,8 @@ struct proto_answer { /* engine to client, to each message but CHANNEL_CLOSE, in
     int32_t error;
     uint32_t id;
     uint32_t reserved;
-    uint64_t bytes;    /* length of the memory that comes as descriptor: CHANNEL (also the engine's
-                        * eventfd, second), EXTENT */
+    uint64_t bytes;    /* length of the memory that comes as descriptor: CHANNEL (then the engine's
+                        * eventfd, and the client's end of the wake socket), EXTENT */
     uint8_t reserved2[8];
 };
 _Static_assert(sizeof(struct proto_answer) == 32, "PROTOCOL.md");
@@ -88,7 +88,7 @@ _Static_assert(sizeof(struct proto_answer) == 32, "PROTOCOL.md");
 struct proto_sq {
     uint32_t tail;       /* entries submitted so far; the client stores it with release */
     uint32_t cq_head;    /* completions taken so far */
-    uint32_t sleeping;   /* the client is about to sleep on its eventfd: wake it */
+    uint32_t sleeping;   /* the client is about to sleep on its wake socket: a byte wakes it */
     uint32_t push_bytes; /* read once, when the channel is made */
     uint8_t reserved[48];
     struct proto_sqe {
