@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "container": ("container", "container", "Containers in a pool: create, list, check, snapshot."),
     "mount": ("mount", "mount", "Mount a container on a directory."),
     "umount": ("umount", "umount", "Unmount, after all data is on the device."),
+    "service": ("service", "service", "The processes that serve pools: start, stop, status."),
     "fs": ("fs", "fs", "Look into a mounted file system."),
     "bench": ("bench", "bench", "Measure, each figure beside its peer."),
     "completion": ("completion", "completion", "Print the shell's completion script."),

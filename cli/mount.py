@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dfusepy import mounts, preflight
+from dfusepy import mounts, preflight, service
 from dfusepy.preflight import CACHE_MODES, TIMEOUT_S, MountError, MountOptions
 
 from . import words
@@ -58,12 +58,17 @@ def _timeout(name: str, what: str) -> Callable[[Any], Any]:
     help="The kernel's pages of a file: keep them while its data is unchanged, drop them at every "
     "open (auto), or have none (direct) [keep].",
 )
-@click.option("--arena", "arena_bytes", type=size, help="Bound of the engine's cache, like 1G.")
+@click.option("--arena", "arena_bytes", type=size, help="Bound of the engine's cache.")
 @click.option("--dirty", "dirty_bytes", type=size, help="Bound of data not yet written.")
 @click.option("-o", "options", metavar="WORD[,WORD...]", help="Options as fstab writes them.")
 @click.option("-f", "--foreground", is_flag=True, help="Serve in this process, log to stderr.")
 @click.option("--debug", is_flag=True, help="Log every request.")
 @click.option("--log-file", type=click.Path(path_type=Path), help="Log here.")
+@click.option(
+    "--in-process",
+    is_flag=True,
+    help="Open the pool in the mount's process, for it alone, in place of a session.",
+)
 def mount(container: str, mountpoint: str, options: str | None, **given: Any) -> None:
     """Mount a container on a directory.
 
@@ -99,6 +104,7 @@ def build(container: str, mountpoint: str, settings: words.Settings) -> MountOpt
     where = mounts.canonical(os.path.expanduser(mountpoint))
     if log_file := settings.get("log_file"):
         settings["log_file"] = log_file.expanduser().absolute()
+    settings.setdefault("in_process", not service.sessions_wanted())
     options = MountOptions(pool.label, pool.path, label, where, **settings)
     if options.arena_bytes and options.dirty_bytes > options.arena_bytes:
         raise WrongUsage(doing, "the bound of unwritten data (dirty) exceeds the cache (arena)")

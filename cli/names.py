@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from dfusepy import mounts, pools
+from dfusepy import mounts, pools, service
 
 from .common import CliError, WrongUsage
 
@@ -52,16 +52,21 @@ def split_name(name: str, doing: str) -> tuple[str, str]:
 
 def busy(pool: pools.Pool, doing: str) -> CliError:
     """Who holds the pool."""
-    held = mounts.mount_of_pool(pool.path)
-    if held is None:
-        why, todo = "the pool is in use by another process", "Try again when that one is done."
+    held = mounts.holder_of_pool(pool.path)
+    if held is not None:
+        where = held.mountpoint
+        why = f"the pool is held by the mount of {held.name} on {where} (process {held.pid})"
+        todo = f"`dfusepy umount {where}` frees it; `dfusepy fs query {where}` looks into it."
         return CliError(doing, why, todo)
-    where = held.mountpoint
-    return CliError(
-        doing,
-        f"the pool is held by the mount of {held.name} on {where} (process {held.pid})",
-        f"`dfusepy umount {where}` frees it; `dfusepy fs query {where}` looks into it meanwhile.",
-    )
+    try:
+        served = service.running(pool.path)
+    except OSError:
+        served = None
+    if served is not None and not service.sessions_wanted():
+        why = f"the pool is in use by its service (process {served.pid})"
+        return CliError(doing, why, f"`dfusepy service stop {pool.label}` ends it.")
+    why, todo = "the pool is in use by another process", "Try again when that one is done."
+    return CliError(doing, why, todo)
 
 
 def failure(pool: pools.Pool, doing: str, err: OSError) -> CliError:
@@ -89,10 +94,12 @@ def open_pool(name: str, doing: str, read_only: bool = False) -> Iterator[Any]:
     found = find_pool(name, doing)
     from dfusepy import engine  # only for a pool that is there: it costs start-up time
 
-    with (
-        engine_errors(found, doing),
-        engine.Pool.open(found.path, arena=ARENA_BYTES, read_only=read_only) as pool,
-    ):
+    def opened() -> Any:
+        if service.sessions_wanted():
+            return service.open_session(found.path)
+        return engine.Pool.open(found.path, arena=ARENA_BYTES, read_only=read_only)
+
+    with engine_errors(found, doing), opened() as pool:
         if damage := pool.query().damage:
             click.echo(f"dfusepy: {name} is damaged and open read-only: {damage}", err=True)
         yield pool
@@ -140,15 +147,17 @@ def complete_pool(
 
 
 def container_names(pool: pools.Pool) -> list[str]:
-    """Labels of a pool's containers, or of those that are mounted while a mount holds it."""
+    """Labels of a pool's containers; where nobody may ask, those that are mounted."""
     from dfusepy import engine
 
     try:
-        with engine.Pool.open(pool.path, arena=ARENA_BYTES, read_only=True) as handle:
+        running = service.find(pool.path)
+        with engine.Pool.open(
+            pool.path, arena=ARENA_BYTES, read_only=True, socket=running
+        ) as handle:
             return [info.label for info in handle.containers()]
     except OSError:
-        held = mounts.mount_of_pool(pool.path)
-        return [held.container] if held else []
+        return sorted({record.container for record in mounts.mounts_of_pool(pool.path)})
 
 
 def complete_container(
@@ -176,7 +185,6 @@ def container_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def mounted_on(path: Path) -> str:
-    """The mount point that uses the pool, or ""."""
-    held = mounts.mount_of_pool(path)
-    return held.mountpoint if held else ""
+def mounted_on(path: Path) -> list[str]:
+    """The mount points that use the pool."""
+    return [record.mountpoint for record in mounts.mounts_of_pool(path)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from dfusepy import pools
+from dfusepy import pools, service
 
 from .common import (
     CONTEXT,
@@ -195,7 +195,7 @@ def describe(found: pools.Pool) -> dict[str, Any]:
         "path": str(found.path),
         "uuid": "",
         "device": "",
-        "mountpoint": mounted_on(found.path),
+        "mountpoints": mounted_on(found.path),
         "error": "",
     }
     try:
@@ -212,7 +212,7 @@ def list_text(lines: list[dict[str, Any]]) -> str:
         return "No pools. `dfusepy pool create demo --size 2G` makes one."
     return table(
         (
-            (line["label"], line["error"] or line["mountpoint"] or "-", line["path"])
+            (line["label"], line["error"] or ", ".join(line["mountpoints"]) or "-", line["path"])
             for line in lines
         ),
         ("POOL", "MOUNTED ON", "DIRECTORY"),
@@ -253,7 +253,7 @@ def query_text(info: dict[str, Any]) -> str:
 @pool_argument
 @json_option
 def query(pool: str, as_json: bool) -> None:
-    """Show a pool's state, sizes and health. It is opened read-only for that.
+    """Show a pool's state, sizes and health.
 
     \b
     Examples:
@@ -268,6 +268,23 @@ def query(pool: str, as_json: bool) -> None:
 
 
 # -- destroy --------------------------------------------------------------------------------------
+
+
+def free(found: pools.Pool, doing: str) -> None:
+    """Ends the pool's service where nobody uses it. Raises CliError where somebody does."""
+    mounted = mounted_on(found.path)
+    if mounted:
+        where = ", ".join(mounted)
+        raise CliError(doing, f"it is mounted on {where}", f"`dfusepy umount {mounted[0]}` first.")
+    try:
+        service.stop_idle(found.path)
+    except service.ServiceError as err:
+        if err.errno == errno.EBUSY:
+            todo = f"`dfusepy service status {found.label}` says more; `service stop` ends it."
+            raise CliError(doing, err.strerror or "", todo) from None
+        raise CliError(doing, err.strerror or str(err)) from None
+    except OSError:
+        pass  # no pool, or a damaged one: what follows says so
 
 
 def contents(found: pools.Pool, doing: str, force: bool) -> str:
@@ -307,8 +324,7 @@ def destroy(pool: str, force: bool) -> None:
 
     doing = f"cannot destroy pool '{pool}'"
     found = find_pool(pool, doing)
-    if mounted_on(found.path):
-        raise busy(found, doing)
+    free(found, doing)
     what = contents(found, doing, force)
     if what:
         confirm(what, force, doing)

@@ -48,6 +48,7 @@ FLAGS: Mapping[str, Settings] = {
     "allow_other": {"allow_other": True},
     "nonempty": {"nonempty": True},
     "debug": {"debug": True},
+    "in_process": {"in_process": True},
 }
 
 # Word with a value -> (setting, its type).

@@ -6,10 +6,10 @@ repeated on a worker thread. So nothing blocks the loop, and most requests never
 Most are plain functions, run both ways (`quick`): coroutines that await one another cost as much as
 the engine's call.
 
-A file handle is the inode's number: the kernel keeps the inode referenced while it is open, so
-there is no table of handles to keep or leak. The kernel checks permissions (default_permissions)
-and holds all locks. Its look-ups are counted by the engine: one reference for each inode that a
-reply names.
+A file handle is the inode's number, with a bit for O_APPEND: the kernel keeps the inode referenced
+while it is open, so there is no table of handles to keep or leak. The kernel checks permissions
+(default_permissions) and holds all locks. Its look-ups are counted by the engine: one reference for
+each inode that a reply names.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext
 
 from dfusepy.engine import (
+    APPEND,
     DATASYNC,
     EXCHANGE,
     NOREPLACE,
@@ -43,6 +44,7 @@ from dfusepy.engine import (
 from dfusepy.loop import Door
 
 QUERY_XATTR = b"user.dfusepy.query"
+IL_XATTR = b"user.dfusepy.il"  # where a program finds the session that serves this file
 RESERVED_XATTRS = b"user.dfusepy."
 
 # Calls that may wait at the same time. Below pyfuse3's 99 tasks, so that requests which run from
@@ -55,6 +57,13 @@ WORKERS = 32
 DIR_PAGE_BYTES = 16 << 10
 DIR_PAGE_STEP = 512
 DIR_PAGE_MOST = 24 << 10
+
+# Handles. Inode numbers never get so large.
+_APPENDS = 1 << 63
+_INODE = _APPENDS - 1
+_PAGE_BYTES = 4096  # the kernel writes dirty pages of maps back whole
+
+_SHARED = 1  # of Attr.flags, as Attr.shared
 
 # Positions of "." and ".." in a listing; the engine's cookies are hashes, which are larger.
 _AFTER_DOT, _AFTER_DOTDOT = 1, 2
@@ -145,8 +154,17 @@ def _mode_after_write(mode: int) -> int | None:
     return stat.S_IMODE(mode & ~taken) if taken else None
 
 
+@dataclass(frozen=True)
+class Session:
+    """What a mount on a session has beside its file system."""
+
+    il: bytes  # the value of IL_XATTR
+    forget_pages: Callable[[Inode], None]  # the kernel has wrong ones; does not wait
+
+
 class Operations(pyfuse3.Operations):
-    """One mounted file system. `query` returns the JSON text of `fs query`.
+    """One mounted file system. `query` returns the JSON text of `fs query`; without `session` the
+    mount is the only writer there is.
 
     Not implemented, each on purpose: `flush` (ENOSYS: the kernel stops sending one at every close;
     write-back errors are fsync's to report), `poll` (the kernel's answer for files is right).
@@ -156,13 +174,19 @@ class Operations(pyfuse3.Operations):
     enable_acl = True
 
     def __init__(
-        self, filesystem: FileSystem, cache: CacheOptions, query: Callable[[], bytes], door: Door
+        self,
+        filesystem: FileSystem,
+        cache: CacheOptions,
+        query: Callable[[], bytes],
+        door: Door,
+        session: Session | None = None,
     ) -> None:
         super().__init__()
         self._fs = filesystem
         self._cache = cache
         self._query = query
         self._door = door
+        self._session = session
         self._keep = cache.mode == "keep"
         self._direct = cache.mode == "direct"
         self._attr_timeout = cache.attr_timeout
@@ -173,6 +197,8 @@ class Operations(pyfuse3.Operations):
         # inodes written since. Both forget with the kernel.
         self._seen: dict[int, int] = {}
         self._written: set[int] = set()
+        # Size that the kernel was told last, of files that were opened for appending.
+        self._told: dict[int, int] = {}
 
     # -- how the engine is called --------------------------------------------------------------
 
@@ -211,16 +237,23 @@ class Operations(pyfuse3.Operations):
             entry.st_gid,
             entry.st_rdev,
             entry.st_blksize,
+            flags,
         ) = attr
         entry.st_blocks = used >> 9
-        entry.attr_timeout = self._attr_timeout
+        entry.attr_timeout = 0 if flags & _SHARED else self._attr_timeout
         entry.entry_timeout = self._entry_timeout
+        if self._told and attr.ino in self._told:
+            self._told[attr.ino] = attr.size
         return entry
 
-    def _opened(self, attr: Attr) -> FileInfo:
+    def _opened(self, attr: Attr, flags: int) -> FileInfo:
         keep = self._keep and self._seen.get(attr.ino) == attr.version
         self._seen[attr.ino] = attr.version
-        return FileInfo(fh=attr.ino, direct_io=self._direct, keep_cache=keep)
+        handle: int = attr.ino
+        if flags & os.O_APPEND and self._session is not None:
+            handle |= _APPENDS
+            self._told.setdefault(attr.ino, attr.size)
+        return FileInfo(fh=handle, direct_io=self._direct, keep_cache=keep)
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -256,6 +289,7 @@ class Operations(pyfuse3.Operations):
         for inode, count in inode_list:
             self._seen.pop(inode, None)
             self._written.discard(inode)
+            self._told.pop(inode, None)
             self._fs.unref(Inode(inode), count)
 
     @quick
@@ -381,7 +415,7 @@ class Operations(pyfuse3.Operations):
         if flags & os.O_TRUNC:
             mode = _mode_after_write(attr.mode) if ctx.uid else None
             attr = self._fs.setattr(inode, size=0, mode=mode, flags=now)
-        return self._opened(attr)
+        return self._opened(attr, flags)
 
     @quick
     def create(
@@ -390,33 +424,56 @@ class Operations(pyfuse3.Operations):
         """Lookup count of the new inode: 1."""
         mode = stat.S_IFREG | stat.S_IMODE(mode)
         attr = self._fs.mknod(parent_inode, name, mode, flags=now | REF, **_who(ctx))
-        return self._opened(attr), self._entry(attr)
+        return self._opened(attr, flags), self._entry(attr)
 
     @quick
     def read(  # type: ignore[override]
-        self, now: int, fh: Inode, off: int, size: int
+        self, now: int, fh: int, off: int, size: int
     ) -> bytes | memoryview:
         """Lookup counts: no change. The reply is sent from the engine's cache where it can be."""
-        return self._fs.read(fh, off, size, now)
+        return self._fs.read(Inode(fh & _INODE), off, size, now)
 
     @quick
-    def write(self, now: int, fh: Inode, off: int, buf: bytes) -> int:
-        """Lookup counts: no change. The kernel has placed an append at the end: it is the only way
-        in, so its idea of the end is the engine's."""
-        self._written.add(fh)
-        return self._fs.write(fh, off, buf, now)
+    def write(self, now: int, fh: int, off: int, buf: bytes) -> int:
+        """Lookup counts: no change. The kernel has placed an append at the end; where the mount is
+        not the only way in, its idea of the end may be an old one."""
+        inode = Inode(fh & _INODE)
+        self._written.add(inode)
+        if self._told and inode in self._told:
+            return self._write_told(now, inode, off, buf, fh != inode)
+        return self._fs.write(inode, off, buf, now)
+
+    def _write_told(self, now: int, inode: Inode, off: int, buf: bytes, appends: bool) -> int:
+        """Writes to a file that is open for appending.
+
+        The kernel sends an append with its own end of the file as the offset. It may also choose
+        any writable handle to write a dirty page of a map back: such a write begins with a page and
+        before the end, and stays where it is.
+        """
+        told = self._told[inode]
+        if appends and (off % _PAGE_BYTES or off >= told):
+            length, at = self._fs.write_at(inode, off, buf, now | APPEND)
+            if at != off and self._session is not None:
+                # The kernel put these bytes at `off` into its pages.
+                self._seen.pop(inode, None)
+                self._session.forget_pages(inode)
+        else:
+            length = self._fs.write(inode, off, buf, now)
+        self._told[inode] = max(told, off + length)
+        return length
 
     @quick
-    def release(self, now: int, fh: Inode) -> None:
+    def release(self, now: int, fh: int) -> None:
         """Lookup counts: no change. The kernel's pages are those of this moment."""
-        if fh in self._written:
-            self._seen[fh] = self._fs.getattr(fh, now).version
-            self._written.discard(fh)
+        inode = Inode(fh & _INODE)
+        if inode in self._written:
+            self._seen[inode] = self._fs.getattr(inode, now).version
+            self._written.discard(inode)
 
     @operation
     async def fsync(self, fh: int, datasync: bool) -> None:
         """Lookup counts: no change. Always waits, so always on a worker thread."""
-        await self._wait(self._fs.fsync, fh, flags=DATASYNC if datasync else 0)
+        await self._wait(self._fs.fsync, Inode(fh & _INODE), flags=DATASYNC if datasync else 0)
 
     # -- directories ---------------------------------------------------------------------------
 
@@ -472,10 +529,13 @@ class Operations(pyfuse3.Operations):
 
     @quick
     def getxattr(self, now: int, inode: Inode, name: bytes, ctx: RequestContext) -> bytes:
-        """Lookup counts: no change. One name is virtual: the state of the mount."""
+        """Lookup counts: no change. Two names are virtual: the state of the mount, and where to
+        find the session behind it."""
         if name == QUERY_XATTR:
             _needs_wait(now)
             return self._query()
+        if name == IL_XATTR and self._session is not None:
+            return self._session.il
         return self._fs.getxattr(inode, name, now)
 
     @quick

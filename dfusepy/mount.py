@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mount process: opens the engine, mounts, serves until it is unmounted, then flushes.
+"""The mount process: opens a session with the pool's service (or an engine of its own), mounts,
+serves until it is unmounted, then flushes.
 
 One nursery owns all that runs here. See background.py for how the process is started.
 """
@@ -20,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from dfusepy import mounts, pools
-from dfusepy.preflight import MountError, MountOptions, check_holder
+from dfusepy import mounts, pools, service
+from dfusepy.preflight import MountError, MountOptions, check_holder, check_writer
 
 if TYPE_CHECKING:
     from dfusepy.engine import Container, FileSystem, Pool
@@ -54,18 +55,13 @@ class Engine:
     pool: Pool
     container: Container
     filesystem: FileSystem
+    socket: str | None = None  # of the service; None: the engine is in this process
+    generation = 0  # of this mount, among those of the container; 0 in this process
 
     def __init__(self, options: MountOptions) -> None:
-        from dfusepy import engine
-
         self._options = options
         with self._errors(f"opening pool {options.label}"):
-            self.pool = engine.Pool.open(
-                options.pool,
-                arena=options.arena_bytes,
-                dirty=options.dirty_bytes,
-                read_only=options.read_only,
-            )
+            self.pool = self._open_pool()
         try:
             self._open_container()
         except BaseException:
@@ -73,6 +69,22 @@ class Engine:
                 self.pool.close()
             raise
         self._writable = not self.read_only  # as of now: a failing device changes it
+
+    def _open_pool(self) -> Pool:
+        from dfusepy import engine
+
+        options = self._options
+        arena, dirty = options.arena_bytes, options.dirty_bytes
+        if options.in_process:
+            return engine.Pool.open(
+                options.pool, arena=arena, dirty=dirty, read_only=options.read_only
+            )
+
+        def use(socket: str) -> Pool:
+            self.socket = socket
+            return engine.Pool.open(options.pool, socket=socket, mount=True)
+
+        return service.with_service(options.pool, use, arena=arena, dirty=dirty)
 
     def _open_container(self) -> None:
         options = self._options
@@ -96,17 +108,29 @@ class Engine:
             raise self._error(f"opening container {options.container}", err) from err
         with self._errors(f"opening the file system of {options.name}"):
             self.filesystem = self.container.filesystem()
+        if self.socket is not None:
+            with self._errors(f"mounting the file system of {options.name}", mounting=True):
+                self.generation = self.filesystem.mount(self.read_only)
 
     @contextlib.contextmanager
-    def _errors(self, step: str) -> Iterator[None]:
+    def _errors(self, step: str, mounting: bool = False) -> Iterator[None]:
         try:
             yield
         except OSError as err:
+            if mounting and err.errno == errno.EBUSY:
+                check_writer(self._options)  # raises, where one of our mounts writes to it
             raise self._error(step, err) from err
 
     def _error(self, step: str, err: OSError) -> MountError:
         if err.errno == errno.EBUSY:
             check_holder(self._options)  # raises, where one of our mounts has it
+            served = service.running(self._options.pool)
+            if served is not None and self._options.in_process:
+                return MountError(
+                    self._options.doing,
+                    f"the pool is in use by its service (process {served.pid})",
+                    f"`dfusepy service stop {self._options.label}` ends it.",
+                )
             return MountError(
                 self._options.doing,
                 "the pool is in use by another process",
@@ -116,8 +140,26 @@ class Engine:
         return MountError(self._options.doing, why, TODO.get(err.errno or 0, ""))
 
     @property
-    def damage(self) -> str:
-        return self.pool.query().damage
+    def warning(self) -> str:
+        """What whoever mounts it should know."""
+        if damage := self.pool.query().damage:
+            return f"the pool is damaged and mounted read-only: {damage}"
+        options = self._options
+        served = service.running(options.pool) if self.socket is not None else None
+        asked = (options.arena_bytes, options.dirty_bytes)
+        if served is None or not any(asked):
+            return ""
+        if all(new in (0, old) for new, old in zip(asked, served.sizes, strict=True)):
+            return ""
+        return "the pool's service runs already, with other sizes for --arena and --dirty"
+
+    @property
+    def il(self) -> bytes:
+        """How a program finds the session behind a file: version, socket, container, generation of
+        the mount, snapshot. The container's label and the snapshot's name have no blanks."""
+        options = self._options
+        words = (options.container, str(self.generation), options.snapshot or "-")
+        return " ".join(("1", str(self.socket), *words)).encode()
 
     @property
     def read_only(self) -> bool:
@@ -138,7 +180,10 @@ class Engine:
                 "attr_timeout": options.attr_timeout,
                 "entry_timeout": options.entry_timeout,
                 "negative_timeout": options.negative_timeout,
+                "session": self.socket is not None,
+                "generation": self.generation,
             },
+            "service": None if self.socket is None else self.pool.service().as_dict(),
             "pool": {"path": str(options.pool), **self.pool.query().as_dict()},
             "container": self.container.query().as_dict(),
             "fs": {**self.filesystem.query().as_dict(), **space.as_dict()},
@@ -193,14 +238,19 @@ class Service:
         import pyfuse3
         import trio
 
-        from dfusepy.fs import CacheOptions, Operations
+        from dfusepy.fs import CacheOptions, Operations, Session
+        from dfusepy.invalidate import Invalidator
         from dfusepy.loop import install
 
-        options = self._options
+        options, engine = self._options, self._engine
         cache = CacheOptions(
             options.attr_timeout, options.entry_timeout, options.negative_timeout, options.cache
         )
-        operations = Operations(self._engine.filesystem, cache, self._engine.query, install())
+        invalidator = session = None
+        if engine.socket is not None:
+            invalidator = Invalidator(engine.filesystem, options.mountpoint)
+            session = Session(engine.il, invalidator.forget_pages)
+        operations = Operations(engine.filesystem, cache, engine.query, install(), session)
         with _held_signals():
             with _said_on_stderr() as said:
                 try:
@@ -209,10 +259,14 @@ class Service:
                 except RuntimeError:
                     raise MountError(options.doing, said() or "the kernel refused") from None
             try:
+                if invalidator is not None:
+                    invalidator.start()
                 gc.collect()
                 gc.freeze()  # what lives now lives on: no collection needs to look at it
                 trio.run(self._main, restrict_keyboard_interrupt_to_checkpoints=True)
             finally:
+                if invalidator is not None:
+                    invalidator.stop()
                 pyfuse3.close()
 
     async def _main(self) -> None:
@@ -236,11 +290,11 @@ class Service:
             raise MountError(self._options.doing, f"no answer to a stat in {ANSWER_S:.0f} s")
         self._raise_readahead()
         self._register()
-        damage = self._engine.damage
-        if damage:
-            log.error("pool %s is damaged: %s", self._options.label, damage)
+        warning = self._engine.warning
+        if warning:
+            log.warning("%s: %s", self._options.label, warning)
         log.info("mounted %s on %s", self._options.name, mountpoint)
-        self._announce(f"the pool is damaged and mounted read-only: {damage}" if damage else "")
+        self._announce(warning)
 
     def _register(self) -> None:
         """A mount that nobody finds could not be waited for."""
@@ -262,6 +316,7 @@ class Service:
             pid=os.getpid(),
             started=mounts.process_started(os.getpid()) or "",
             log=str(options.log_file) if options.log_file else None,
+            session=self._engine.socket is not None,
         )
 
     def _raise_readahead(self) -> None:

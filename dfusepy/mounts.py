@@ -105,6 +105,7 @@ class MountRecord:
     pid: int
     started: str  # boot and start time of the process: tells a pid from its next owner
     log: str | None
+    session: bool = False  # with the pool's service; else it has the pool to itself
 
     @property
     def alive(self) -> bool:
@@ -192,10 +193,15 @@ def live_mounts() -> list[MountRecord]:
     return found
 
 
-def mount_of_pool(path: str | os.PathLike[str]) -> MountRecord | None:
-    """The mount that holds the pool in this directory, if one does."""
+def mounts_of_pool(path: str | os.PathLike[str]) -> list[MountRecord]:
+    """The mounts of containers of the pool in this directory."""
     wanted = os.path.realpath(path)
-    return next((record for record in live_mounts() if record.pool == wanted), None)
+    return [record for record in live_mounts() if record.pool == wanted]
+
+
+def holder_of_pool(path: str | os.PathLike[str]) -> MountRecord | None:
+    """The mount that has the pool to itself, if one does: nobody else can open it meanwhile."""
+    return next((record for record in mounts_of_pool(path) if not record.session), None)
 
 
 def mount_at(mountpoint: str) -> MountRecord | None:

@@ -16,9 +16,9 @@ FUSE_DEVICE = os.makedev(10, 229)  # Documentation/admin-guide/devices.txt of Li
 
 CACHE_MODES = ("keep", "auto", "direct")
 
-# This process is the container's only writer and every change passes the kernel on its way, so what
-# the kernel remembers, absent names included, is right until the kernel itself drops it. A minute
-# makes the traffic of repeated look-ups vanish.
+# Every change passes the kernel on its way, or the engine has the kernel forget what it changes: so
+# what the kernel remembers, absent names included, is right until the kernel itself drops it. A
+# minute makes the traffic of repeated look-ups vanish.
 TIMEOUT_S = 60.0
 
 
@@ -51,6 +51,7 @@ class MountOptions:
     foreground: bool = False
     debug: bool = False
     log_file: Path | None = None
+    in_process: bool = False  # an engine of its own in place of a session with the pool's service
     kernel_words: tuple[str, ...] = ()  # nosuid, noexec ...: passed on as they are
 
     @property
@@ -88,15 +89,33 @@ def check(options: MountOptions) -> None:
 
 
 def check_holder(options: MountOptions) -> None:
-    """Refuses a pool that another mount of ours holds, and names that one."""
-    holder = mounts.mount_of_pool(options.pool)
+    """Refuses a pool that another mount of ours has to itself, and for a mount that wants it to
+    itself one that is used at all."""
+    others = mounts.mounts_of_pool(options.pool)
+    holder = mounts.holder_of_pool(options.pool)
+    if holder is None and others and options.in_process:
+        holder = others[0]
     if holder is not None:
         raise MountError(
             options.doing,
             f"the pool is in use by the mount of {holder.name} on {holder.mountpoint} "
             f"(process {holder.pid})",
-            f"One mount at a time has a pool: `dfusepy umount {holder.mountpoint}` frees it.",
+            f"That mount and --in-process do not go together: `dfusepy umount "
+            f"{holder.mountpoint}` frees the pool.",
         )
+
+
+def check_writer(options: MountOptions) -> None:
+    """Refuses a second mount that writes to the same container, and names the first."""
+    for other in mounts.mounts_of_pool(options.pool):
+        same = other.container == options.container and other.snapshot is None
+        if same and not other.read_only:
+            raise MountError(
+                options.doing,
+                f"it is mounted on {other.mountpoint} (process {other.pid})",
+                f"One mount writes to a container: `dfusepy umount {other.mountpoint}` makes room, "
+                "and --read-only mounts may be many.",
+            )
 
 
 def _check_device(doing: str) -> None:

@@ -273,7 +273,7 @@ def test_a_second_mount_of_the_pool_is_refused(mnt: Mount, tmp_path: Path) -> No
 
 def test_pool_list_names_the_mount(mnt: Mount) -> None:
     [line] = json.loads(mnt.home.run("pool", "list", "--json").stdout)
-    assert line["mountpoint"] == str(mnt.path)
+    assert line["mountpoints"] == [str(mnt.path)]
 
 
 # -- read-only and snapshots ---------------------------------------------------------------------

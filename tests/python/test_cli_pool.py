@@ -33,7 +33,8 @@ def test_create_list_query_destroy(run: Run, home: Path) -> None:
     (line,) = json.loads(run("pool", "list", "--json").stdout)
     assert line["label"] == "demo"
     assert line["path"] == str(home / "pools" / "demo")
-    assert line["error"] == line["mountpoint"] == ""
+    assert line["error"] == ""
+    assert line["mountpoints"] == []
     info = json.loads(run("pool", "query", "demo", "--json").stdout)
     assert info["size_bytes"] == 64 << 20
     assert info["damage"] == ""
