@@ -307,7 +307,11 @@ static int admit(struct obj_pool *pool, const struct obj_tx *tx)
 static int append_and_apply(struct obj_pool *pool, struct obj_tx *tx, uint64_t *end)
 {
     struct journal_piece piece = {.ptr = tx->rec.p, .len = tx->rec.len};
-    int rc = journal_append(pool->journal, &piece, 1, end);
+    int rc;
+
+    if (tx->tells)
+        keep_value(pool->keep, tx->epoch);
+    rc = journal_append(pool->journal, &piece, 1, end);
 
     if (rc < 0)
         return rc;
@@ -365,7 +369,10 @@ int tx_commit(struct obj_tx *tx, unsigned flags, uint64_t *epoch)
 {
     struct obj_pool *pool = tx->pool;
     uint64_t end = 0, at;
-    int rc = try_commit(tx, flags, &end);
+    int rc;
+
+    tx->tells = epoch != NULL;
+    rc = try_commit(tx, flags, &end);
 
     while (rc == -EINPROGRESS && !(flags & OBJ_NOWAIT)) {
         rc = obj_wait_room(pool);

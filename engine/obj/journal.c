@@ -80,6 +80,11 @@ void journal_close(struct journal *j)
     free(j);
 }
 
+void journal_keep(struct journal *j, struct keep *keep)
+{
+    j->keep = keep;
+}
+
 int journal_format(struct queue_dev *dev, const struct super *s)
 {
     uint64_t at = s->journal_blk * DFE_BLOCK_BYTES, len = s->journal_len_blk * DFE_BLOCK_BYTES;
@@ -186,10 +191,37 @@ static bool buf_room(struct journal *j)
     return true;
 }
 
+static uint8_t *copy_pieces(uint8_t *p, const struct journal_piece *v, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (v[i].len)
+            memcpy(p, v[i].ptr, v[i].len);
+        p += v[i].len;
+    }
+    return p;
+}
+
+/* The record counts there when this process is killed from now on: it is in the open batch, which
+ * the mutex keeps from the writer, and nobody has been told yet. */
+static int keep_record(struct journal *j, const struct journal_piece *v, unsigned n, size_t len,
+                       uint64_t end)
+{
+    int64_t number;
+    void *to;
+
+    number = keep_reserve(j->keep, KEEP_TX, len, &to);
+    if (number < 0)
+        return (int)number;
+    copy_pieces(to, v, n);
+    keep_commit(j->keep, KEEP_TX, number, end);
+    return 0;
+}
+
 int journal_append(struct journal *j, const struct journal_piece *v, unsigned n, uint64_t *end)
 {
     struct batch_buf *b;
-    size_t len = 0, bytes, pad;
+    int err;
+    size_t len = 0, bytes, pad, at;
     uint8_t *p;
 
     for (unsigned i = 0; i < n; i++) {
@@ -203,17 +235,17 @@ int journal_append(struct journal *j, const struct journal_piece *v, unsigned n,
     bytes = bytes_with(b, len);
     if (bytes > b->cap && buf_grow(b, bytes))
         return -ENOMEM;
-    if (b->open == 0)
-        b->open = sizeof(struct batch_disk);
+    pad = round_up(RECORD_FRAME_BYTES + len, RECORD_ALIGN_BYTES) - RECORD_FRAME_BYTES - len;
+    at = b->open ? b->open : sizeof(struct batch_disk);
+    if (j->keep) { /* the last thing that can fail */
+        err = keep_record(j, v, n, len, b->pos + b->closed + at + RECORD_FRAME_BYTES + len + pad);
+        if (err < 0)
+            return err;
+    }
+    b->open = at;
     p = b->mem + b->closed + b->open;
     put_le32(p, (uint32_t)len);
-    p += RECORD_FRAME_BYTES;
-    for (unsigned i = 0; i < n; i++) {
-        if (v[i].len)
-            memcpy(p, v[i].ptr, v[i].len);
-        p += v[i].len;
-    }
-    pad = round_up(RECORD_FRAME_BYTES + len, RECORD_ALIGN_BYTES) - RECORD_FRAME_BYTES - len;
+    p = copy_pieces(p + RECORD_FRAME_BYTES, v, n);
     memset(p, 0, pad);
     b->open += RECORD_FRAME_BYTES + len + pad;
     b->open_records++;
@@ -290,6 +322,8 @@ static int turn_write(struct journal *j, pthread_mutex_t *mutex)
     j->writing = true;
     pthread_mutex_unlock(mutex);
     err = write_batches(j, b, &from, flushed);
+    if (j->keep) /* a killed process leaves what it has written */
+        keep_retire_upto(j->keep, KEEP_TX, from);
     pthread_mutex_lock(mutex);
     j->writing = false;
     j->written = from;

@@ -40,6 +40,12 @@ int journal_open(struct queue_dev *dev, const struct super *s, struct journal **
 /* What was appended and not written is gone: journal_write first. */
 void journal_close(struct journal *j);
 
+/* From now on each record is also kept until it has been written (base/keep.h): whoever opens the
+ * pool after this process was killed gets from there what the journal lacks. Before the first
+ * append; what is there of an earlier process has been retired. */
+struct keep;
+void journal_keep(struct journal *j, struct keep *keep);
+
 /* Zero-writes the ring (creation), flushed. A new journal replays from (0, 0). */
 int journal_format(struct queue_dev *dev, const struct super *s);
 
@@ -61,7 +67,8 @@ int journal_replay(struct journal *j, uint64_t tail, uint64_t seq, journal_fn fn
 
 /* Under the pool's mutex. Copies the record (several pieces, so that nobody assembles it twice)
  * into the open batch; nothing is kept of what v points to. *end: position that is durable once
- * this record is. -EINPROGRESS: the batch memory (then journal_write without flush makes room) or
+ * this record is. -EINPROGRESS: the batch memory or the kept log (then journal_write without flush
+ * makes room) or
  * the ring (journal_ring_full; then a checkpoint does) is full. -E2BIG over JOURNAL_RECORD_BYTES,
  * -ENOMEM. */
 struct journal_piece {

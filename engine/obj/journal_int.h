@@ -3,6 +3,7 @@
 #ifndef DFE_OBJ_JOURNAL_INT_H
 #define DFE_OBJ_JOURNAL_INT_H
 
+#include "base/keep.h"
 #include "base/limits.h"
 #include "obj/journal.h"
 
@@ -48,6 +49,7 @@ struct batch_buf {
 
 struct journal {
     struct queue_dev *dev;
+    struct keep *keep; /* or NULL */
     uint8_t uuid[16];
     uint64_t ring_at, ring_bytes; /* on the device */
 

@@ -38,6 +38,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/keep.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "base/words.h"
@@ -122,6 +123,7 @@ struct obj_pool {
     struct super super;
     struct queue_dev *dev;
     struct buf_arena *arena;
+    struct keep *keep; /* or NULL */
     struct index *index;
     struct journal *journal;
     struct alloc *alloc;
@@ -336,6 +338,7 @@ struct obj_tx {
     struct key_range *punched; /* continuations that this tx starts */
     uint32_t n_punched, cap_punched;
     bool appended;           /* the record is in the journal */
+    bool tells;              /* its caller asks for the epoch */
 };
 
 struct key_range {

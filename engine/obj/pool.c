@@ -191,6 +191,7 @@ int obj_pool_open(const struct obj_pool_open_opts *opts, struct obj_pool **out)
     pool->read_only = opts->read_only;
     pool->no_uring = opts->no_uring;
     pool->arena = opts->arena;
+    pool->keep = opts->keep;
     pool->overlay_limit = opts->overlay_bytes ? opts->overlay_bytes : OBJ_OVERLAY_DEFAULT;
     pool->interval_ns = (opts->commit_interval_ms ? opts->commit_interval_ms
                                                   : DFE_COMMIT_INTERVAL_MS) * 1000000ull;

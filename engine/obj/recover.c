@@ -7,6 +7,14 @@
  * refers to and that nobody attests as flushed is read and compared with its checksums; the first
  * record that does not match ends the log there: it and what follows were never acknowledged as
  * durable.
+ *
+ * After a killed process, what its journal lacks is in the kept log, where each commit was before
+ * anybody was told of it and stays until the journal's write has completed. So the log continues
+ * what the journal says, with an overlap: epochs at or below the journal's are passed over, the
+ * next ones are applied as if the journal had held them, and a gap is damage. Their data is where
+ * it belongs: its writes had completed before the commit. All of it becomes durable with the
+ * checkpoint that settles an opening, and the log is emptied only after that; killed before, the
+ * next opening finds the same again.
  */
 #include "obj/obj_int.h"
 
@@ -16,6 +24,11 @@
 #include <stdio.h>
 #include <sys/file.h>
 #include <unistd.h>
+
+/* A killed process holds its locks until its last requests have come back from the device. */
+#define LOCK_WAIT_US 20000u
+#define LOCK_WAITS 250u
+#define DEVICE_TRIES 2u
 
 int pool_file(const char *path, const char *name, char *out, size_t cap)
 {
@@ -71,6 +84,8 @@ static int open_device(struct obj_pool *pool)
     int rc = pool_device_uri(pool->path, pool->record.device, uri, sizeof(uri));
 
     if (rc == 0)
+        rc = queue_dev_open(uri, &o, &pool->dev); /* waits a little for who is leaving */
+    for (unsigned i = 0; rc == -EBUSY && pool->keep && i < DEVICE_TRIES; i++)
         rc = queue_dev_open(uri, &o, &pool->dev);
     if (rc == -EBUSY)
         return base_refuse(rc, "the device %s of pool %s is in use elsewhere", uri,
@@ -397,6 +412,57 @@ static int replay(struct obj_pool *pool, uint64_t *records)
     return rc;
 }
 
+/* -- what a killed process kept --------------------------------------------------------------- */
+
+static int kept_record(int64_t number, const void *rec, size_t len, void *arg)
+{
+    struct replay *r = arg;
+    uint64_t epoch;
+
+    (void)number;
+    if (len < sizeof(struct rec_head))
+        return base_fail(-EUCLEAN, "kept memory: a commit of %zu bytes", len);
+    epoch = get_le64((const uint8_t *)rec + offsetof(struct rec_head, epoch));
+    return epoch <= r->pool->epoch ? 0 : replay_record(rec, len, 0, true, arg);
+}
+
+static int kept_retire(int64_t number, const void *rec, size_t len, void *arg)
+{
+    struct obj_pool *pool = arg;
+
+    (void)rec, (void)len;
+    keep_retire(pool->keep, KEEP_TX, number);
+    return 0;
+}
+
+static int replay_kept(struct obj_pool *pool, uint64_t *records)
+{
+    struct replay r = {.pool = pool};
+    int rc;
+
+    rc = keep_replay(pool->keep, KEEP_TX, kept_record, &r);
+    bytes_free(&r.carried);
+    if (r.records > 0)
+        base_log(BASE_LOG_INFO, "pool %s: %llu commits of a process that ended early are kept",
+                 pool->record.label, (unsigned long long)r.records);
+    *records += r.records;
+    if (rc == -EUCLEAN) {
+        pool_damaged(pool, "what was kept after commit %llu cannot be read: it is lost",
+                     (unsigned long long)pool->epoch);
+        rc = 0;
+    }
+    return rc;
+}
+
+/* The checkpoint has it: from here on commits are kept. */
+static int keep_on(struct obj_pool *pool)
+{
+    int rc = keep_replay(pool->keep, KEEP_TX, kept_retire, pool);
+
+    journal_keep(pool->journal, pool->keep);
+    return rc;
+}
+
 /* -- open ------------------------------------------------------------------------------------ */
 
 /* What replay found goes to the index before anything is appended: commits that shared a discarded
@@ -420,6 +486,18 @@ static int settle(struct obj_pool *pool, uint64_t records)
     return rc;
 }
 
+/* A process that was killed may hold the lock until its last requests have come back. */
+static int lock_after(struct obj_pool *pool)
+{
+    int rc = pool_lock(pool->path, &pool->lock_fd);
+
+    for (unsigned i = 0; rc == -EBUSY && pool->keep && i < LOCK_WAITS; i++) {
+        usleep(LOCK_WAIT_US);
+        rc = pool_lock(pool->path, &pool->lock_fd);
+    }
+    return rc;
+}
+
 int recover_open(struct obj_pool *pool)
 {
     bool super_gone = false;
@@ -427,7 +505,7 @@ int recover_open(struct obj_pool *pool)
     int rc = record_read(pool->path, &pool->record);
 
     if (rc == 0)
-        rc = pool_lock(pool->path, &pool->lock_fd);
+        rc = lock_after(pool);
     if (rc == 0)
         rc = open_device(pool);
     if (rc == 0)
@@ -438,12 +516,16 @@ int recover_open(struct obj_pool *pool)
         rc = open_index(pool, super_gone);
     if (rc == 0)
         rc = replay(pool, &records);
+    if (rc == 0 && pool->keep && !pool->read_only)
+        rc = replay_kept(pool, &records);
     if (rc < 0)
         return rc;
     pool->jrnl_last_head = journal_head(pool->journal);
     pool->ckpt_next = pool->ckpt;
     if (!pool->read_only)
         rc = settle(pool, records);
+    if (rc == 0 && pool->keep && !pool->read_only)
+        rc = keep_on(pool);
     /* nothing changes any more: the overlays can be walked in order */
     if (rc == 0 && pool->read_only)
         rc = overlay_sort(pool->active);
