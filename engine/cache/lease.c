@@ -23,9 +23,9 @@
  *     happens before R5, which finds the odd value or a later one (1).
  *  3. Nothing older: the lease came in a message, sent after all that was done under the lock
  *     before; and R2 acquires the W4 of its generation.
- *  4. Memory that becomes another slot's: the line is stored to before the memory is given back,
- *     and whoever gets that memory does so under a lock taken after that; a release fence follows
- *     (slot.c), so 2 holds for the new owner's bytes too. A device writes later still.
+ *  4. Memory that becomes another slot's, or whose slot has lost its line: the line is stored to
+ *     before that, and whoever writes there has taken a lock after it; a release fence follows
+ *     (slot.c, plan.c), so 2 holds for those bytes too. A device writes later still.
  *  5. A block that is replaced in another slot (its own was frozen, invariant 4 of cache_int.h), or
  *     becomes a hole: the line of the old place is stored to under cache.lock in which the block
  *     moves, before the call that changed the file returns. Whoever has heard of the change, by

@@ -212,12 +212,14 @@ void plan_cancel(struct plan *p)
 
 void plan_open(const struct plan *p)
 {
-    if (!p->file->record)
-        return; /* then no slot of it has a line */
-    lease_open_record(p->file);
+    if (!p->file->cache->windows)
+        return;
+    if (p->file->record) /* else no slot of it has a line */
+        lease_open_record(p->file);
     for (unsigned k = 0; k < p->n; k++)
         if (p->piece[k].slot->line)
             lease_open_line(p->piece[k].slot);
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* lease.c, 4 */
 }
 
 static uint8_t *block_ptr(const struct slot *s, uint64_t block)
