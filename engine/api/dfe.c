@@ -66,7 +66,7 @@ int dfe_pool_open(const struct dfe_pool_open_opts *opts, struct dfe_pool **out)
         ret = need(o.path, "no pool directory was given");
     if (ret < 0)
         return ret;
-    return local_pool_open(&o, out);
+    return o.socket ? remote_pool_open(&o, out) : local_pool_open(&o, out);
 }
 
 int dfe_pool_close(struct dfe_pool *pool)

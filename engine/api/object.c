@@ -131,7 +131,7 @@ static uint64_t round_up(uint64_t v)
     return round_down(v + DFE_BLOCK_BYTES - 1);
 }
 
-static int check_range(uint64_t off, uint64_t len)
+int api_check_range(uint64_t off, uint64_t len)
 {
     if (off > ARRAY_BYTES || len > ARRAY_BYTES - off)
         return base_refuse(-EFBIG, "an array ends at 16 TiB");
@@ -163,7 +163,7 @@ static ssize_t local_array_read(struct dfe_cont *handle, const struct dfe_oid *o
     size_t done = 0;
     int ret;
 
-    ret = check_range(off, len);
+    ret = api_check_range(off, len);
     while (ret == 0 && done < len) {
         uint64_t at = off + done, start = round_down(at);
         size_t n = len - done, skip = (size_t)(at - start);
@@ -294,7 +294,7 @@ static ssize_t local_array_write(struct dfe_cont *handle, const struct dfe_oid *
     struct writer w = {.cont = cont, .oid = to_id(oid), .when = OBJ_HOME};
     int ret;
 
-    ret = check_range(off, len);
+    ret = api_check_range(off, len);
     if (ret == 0)
         ret = refuse_read_only(cont);
     if (ret < 0)
@@ -348,7 +348,7 @@ static int local_array_punch(struct dfe_cont *handle, const struct dfe_oid *oid,
     if (ret == 0 && off < ARRAY_BYTES && len > ARRAY_BYTES - off)
         len = ARRAY_BYTES - off; /* to the end */
     if (ret == 0)
-        ret = check_range(off, len);
+        ret = api_check_range(off, len);
     if (ret < 0 || len == 0)
         return ret;
 
@@ -498,7 +498,7 @@ static int local_tx_write(struct dfe_tx *handle, const struct dfe_oid *oid, uint
 
     if (!aligned(off, NULL, len))
         return base_refuse(-EINVAL, "a transaction writes whole blocks of 4 KiB");
-    ret = check_range(off, len);
+    ret = api_check_range(off, len);
     if (ret == 0)
         ret = write_pieces(&w, off, src, len);
     free(w.bounce);

@@ -153,6 +153,9 @@ struct dfe_fs {
 /* Copies an option struct that begins with its size; fields the caller does not know stay 0. */
 int api_opts(void *dst, size_t dst_bytes, const void *src);
 
+/* -EFBIG where it is not all within an array. */
+int api_check_range(uint64_t off, uint64_t len);
+
 int local_pool_open(const struct dfe_pool_open_opts *opts, struct dfe_pool **out);
 int remote_pool_open(const struct dfe_pool_open_opts *opts, struct dfe_pool **out);
 
