@@ -36,9 +36,6 @@
 #include "service/service.h"
 
 #pragma weak worker_run
-#pragma weak keep_bytes
-#pragma weak keep_format
-#pragma weak keep_open
 
 /* Kept memory. The log of data holds what may be unwritten, within reason: a full log only makes
  * writers wait for a publication. Pages are touched when they are used. */
@@ -249,6 +246,8 @@ static int catch_signals(struct supervisor *s)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGCHLD);
+    signal(SIGTERM, SIG_DFL); /* signals that are ignored never reach a signalfd */
+    signal(SIGCHLD, SIG_DFL);
     if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
         return -errno;
     s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);

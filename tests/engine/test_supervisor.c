@@ -58,7 +58,7 @@ int worker_run(const struct dfe_service_opts *opts, int listen_fd, struct keep *
         record = keep_reserve(keep, KEEP_TX, 100, &ptr);
         CHECK(record >= 0);
         memset(ptr, 7, 100);
-        keep_commit(keep, KEEP_TX, record);
+        keep_commit(keep, KEEP_TX, record, 1);
         raise(SIGKILL);
     }
     if (!shared->quick)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dfusepy import mounts
+from dfusepy import mounts, service
 
 PROGRAM = os.environ.get("DFUSEPY") or str(Path(sys.executable).parent / "dfusepy")
 TIMEOUT_S = 120
@@ -39,14 +38,18 @@ def why_not() -> str:
 
 def wait_for_end(pid: int, timeout_s: float = TIMEOUT_S) -> bool:
     """Waits for a process that is not our child."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([fd], [], [], timeout_s)[0])
-    finally:
-        os.close(fd)
+    return service.wait_for_end(pid, timeout_s)
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Processes that were started with a path below the folder: "PID command"."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if f"{folder}/" in words and "dfusepy" in words:
+                found.append(f"{path.parent.name} {words.strip()}")
+    return found
 
 
 @dataclass
@@ -76,8 +79,23 @@ class Home:
         return self.run(*words, status=status).stderr
 
     def logs(self) -> str:
-        texts = [path.read_text()[-4000:] for path in (self.path / "log").glob("*.log")]
+        texts = [path.read_text()[-4000:] for path in sorted((self.path / "log").glob("*.log"))]
         return "\n--- log ---\n" + "\n".join(texts) if texts else ""
+
+    def services(self) -> list[service.ServiceRecord]:
+        """The services that live, of pools of this directory."""
+        paths = (self.path / "run").glob("*.service")
+        records = [service.read_record(path.with_suffix(".sock")) for path in paths]
+        return [record for record in records if record is not None]
+
+    def stop_services(self) -> None:
+        """Ends all services, whoever uses them."""
+        for record in self.services():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(record.pid, signal.SIGTERM)
+            if not wait_for_end(record.pid, 30):
+                os.kill(record.pid, signal.SIGKILL)
+                wait_for_end(record.pid, 10)
 
     def clean(self) -> None:
         """Ends what still lives, takes away what is still mounted below, removes all files."""
@@ -93,6 +111,7 @@ class Home:
             if mount.ours and mount.mountpoint.startswith(root):
                 with contextlib.suppress(OSError):
                     mounts.kernel_unmount(mount.mountpoint, lazy=True)
+        self.stop_services()
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -130,8 +149,34 @@ class Mount:
         assert wait_for_end(pid), f"process {pid} outlived signal {number}"
 
     def kill(self) -> None:
-        """kill -9: leaves a dead mount."""
+        """kill -9: leaves a dead mount. One in-process loses what was only in memory, one on a
+        session loses nothing."""
         self.signal(signal.SIGKILL)
+
+    @property
+    def worker_pid(self) -> int:
+        """The process with the engine: the mount's own, or the worker of its service."""
+        served = self.query()["service"]
+        return int(str(served["worker_pid"])) if served else self.pid
+
+    def kill_worker(self) -> None:
+        """kill -9 of the service's worker: the mount goes on with the next one."""
+        pid = self.worker_pid
+        assert pid != self.pid, "the mount is in-process: it has no worker"
+        os.kill(pid, signal.SIGKILL)
+        assert wait_for_end(pid), f"worker {pid} outlived SIGKILL"
+
+    def kill_service(self) -> None:
+        """kill -9 of supervisor and worker at once, as a crash of the host would: what was only in
+        memory is lost."""
+        [record] = self.home.services()
+        pid = self.worker_pid
+        for victim in (record.pid, pid):
+            os.kill(victim, signal.SIGSTOP)
+        for victim in (record.pid, pid):
+            os.kill(victim, signal.SIGKILL)
+        assert wait_for_end(record.pid)
+        assert wait_for_end(pid)
 
     def check(self) -> list[str]:
         """Faults that `container check` finds; a dead mount frees the pool."""
@@ -141,6 +186,7 @@ class Mount:
         return faults
 
     def query(self) -> dict[str, dict[str, object]]:
+        """`fs query`; "service" is None where the mount is in-process."""
         answer: dict[str, dict[str, object]] = json.loads(
             self.home.run("fs", "query", self.path, "--json").stdout
         )
@@ -148,7 +194,7 @@ class Mount:
 
 
 def make_home(base: Path) -> Iterator[Home]:
-    home = Home(base / "home")
+    home = Home(base / "home", {"DFUSEPY_SERVICE_IDLE_S": "20"})
     home.path.mkdir()
     (base / "m").mkdir()
     try:
