@@ -89,7 +89,7 @@ static void give_up(struct client *c, bool whole_process)
     struct channel *ch = c->channels;
 
     c->channels = NULL;
-    link_drop(c);
+    link_lose(c);
     while (ch) {
         struct channel *next = ch->next;
         channel_drop_memory(ch);

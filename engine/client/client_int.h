@@ -105,7 +105,7 @@ struct client {
 
 /* -- link.c: the socket. Lock held, or nobody else knows the client yet. */
 int link_connect(struct client *c, uint64_t session, uint64_t secret, unsigned wait_ms);
-void link_drop(struct client *c);
+void link_lose(struct client *c);
 /* Sends m (and fd, if not -1) and waits for the answer with at most max descriptors. -EPIPE: the
  * engine has gone. */
 int link_ask(struct client *c, const struct proto_msg *m, int fd, struct proto_answer *a, int *fds,

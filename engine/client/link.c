@@ -231,7 +231,7 @@ int link_connect(struct client *c, uint64_t session, uint64_t secret, unsigned w
     return 0;
 }
 
-void link_drop(struct client *c)
+void link_lose(struct client *c)
 {
     if (c->sock >= 0)
         sys_close(c->sock);
@@ -266,7 +266,7 @@ int link_ask(struct client *c, const struct proto_msg *m, int fd, struct proto_a
             sys_close(fds[--*n]);
     /* What comes later can no longer be told apart: this connection is of no use. */
     if (rc == -ETIMEDOUT || rc == -EPROTO) {
-        link_drop(c);
+        link_lose(c);
         rc = -EPIPE;
     }
     return rc;

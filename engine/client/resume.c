@@ -28,7 +28,7 @@ static int reconnect(struct client *c, unsigned left_ms)
     int rc;
 
     client_lock(c, &saved);
-    link_drop(c);
+    link_lose(c);
     rc = link_connect(c, c->session, c->secret, left_ms);
     client_unlock(c, &saved);
     if (rc == -EPIPE || rc == -ECONNRESET || rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM)
@@ -83,7 +83,7 @@ int client_lost(struct client *c, uint64_t life)
     }
     if (atomic_load(&c->state) == CLIENT_UP && atomic_load(&c->life) == life) {
         if (c->opts.no_resume) {
-            link_drop(c);
+            link_lose(c);
             atomic_store(&c->state, CLIENT_DEAD);
         } else {
             c->resumer = pthread_self();
@@ -96,7 +96,7 @@ int client_lost(struct client *c, uint64_t life)
         int rc = resume(c);
         if (rc < 0) {
             client_lock(c, &saved);
-            link_drop(c);
+            link_lose(c);
             client_unlock(c, &saved);
         }
         atomic_store(&c->state, rc < 0 ? CLIENT_DEAD : CLIENT_UP);
