@@ -8,6 +8,8 @@
 
 /* A transaction of DFE_TX_BYTES and what names it travel in one request. */
 #define PUSH_BYTES (5u << 20)
+/* Room for the reason of an error, where an answer needs less. */
+#define REASON_BYTES 512u
 
 /* -- forks --------------------------------------------------------------------------------------
  *
@@ -76,12 +78,21 @@ int64_t remote_ask(struct remote_pool *pool, struct client_call *call)
     return ret < 0 ? ret : explain(call, client_do(pool->client, call));
 }
 
+int remote_ask_plainly(struct remote_pool *pool, struct client_call *call)
+{
+    int64_t ret;
+
+    call->reply_cap = REASON_BYTES;
+    ret = remote_ask(pool, call);
+    return ret < 0 ? (int)ret : 0;
+}
+
 int64_t remote_ask_for(struct remote_pool *pool, struct client_call *call, void *out,
                        size_t out_bytes)
 {
     int64_t ret;
 
-    call->reply_cap = out_bytes;
+    call->reply_cap = out_bytes > REASON_BYTES ? out_bytes : REASON_BYTES;
     ret = remote_ask(pool, call);
     if (ret >= 0 && call->cqe.reply_len != out_bytes)
         return base_refuse(-EPROTO, "the service's answer has %u bytes, not %zu",
@@ -123,11 +134,11 @@ static void give_number(struct remote_pool *pool, uint32_t number)
     pool->handles[number / 64] &= ~(1ull << number % 64);
 }
 
-static int64_t ask_to_close(struct remote_pool *pool, uint32_t handle)
+static int ask_to_close(struct remote_pool *pool, uint32_t handle)
 {
     struct client_call call = {.sqe = {.op = PROTO_CLOSE, .handle = handle}};
 
-    return remote_ask(pool, &call);
+    return remote_ask_plainly(pool, &call);
 }
 
 int remote_open(struct remote_pool *pool, struct client_call *call, uint32_t *handle,
@@ -147,7 +158,7 @@ int remote_open(struct remote_pool *pool, struct client_call *call, uint32_t *ha
     while (ret >= 0 && !same) {
         uint64_t epoch = client_epoch(pool->client);
 
-        ret = remote_ask(pool, call);
+        ret = remote_ask_plainly(pool, call);
         pthread_mutex_lock(&pool->lock);
         same = client_epoch(pool->client) == epoch;
         if (ret >= 0 && same)
@@ -239,9 +250,8 @@ static int remote_pool_close(struct dfe_pool *handle)
 static int ask_plainly(struct dfe_pool *handle, uint32_t op)
 {
     struct client_call call = {.sqe = {.op = op, .handle = PROTO_NO_HANDLE}};
-    int64_t ret = remote_ask(remote_pool(handle), &call);
 
-    return ret < 0 ? (int)ret : 0;
+    return remote_ask_plainly(remote_pool(handle), &call);
 }
 
 static int remote_pool_sync(struct dfe_pool *handle)

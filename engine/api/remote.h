@@ -99,6 +99,8 @@ static inline struct remote_fs *remote_fs(struct dfe_fs *fs)
 
 /* One request: its result; the engine's reason becomes dfe_errmsg(). */
 int64_t remote_ask(struct remote_pool *pool, struct client_call *call);
+/* The same for requests whose answer has no bytes: 0 or a negative errno. */
+int remote_ask_plainly(struct remote_pool *pool, struct client_call *call);
 /* The same, with an answer of exactly out_bytes. */
 int64_t remote_ask_for(struct remote_pool *pool, struct client_call *call, void *out,
                        size_t out_bytes);

@@ -43,9 +43,8 @@ int remote_cont_create(struct dfe_pool *handle, const char *label, int posix,
     };
     struct client_call call = {
         .sqe = {.op = PROTO_CONT_CREATE, .handle = PROTO_NO_HANDLE}, .push = push, .n_push = 3};
-    int64_t ret = remote_ask(remote_pool(handle), &call);
 
-    return ret < 0 ? (int)ret : 0;
+    return remote_ask_plainly(remote_pool(handle), &call);
 }
 
 int remote_cont_destroy(struct dfe_pool *handle, const char *label)
@@ -53,9 +52,8 @@ int remote_cont_destroy(struct dfe_pool *handle, const char *label)
     struct iovec push = text(label);
     struct client_call call = {
         .sqe = {.op = PROTO_CONT_DESTROY, .handle = PROTO_NO_HANDLE}, .push = &push, .n_push = 1};
-    int64_t ret = remote_ask(remote_pool(handle), &call);
 
-    return ret < 0 ? (int)ret : 0;
+    return remote_ask_plainly(remote_pool(handle), &call);
 }
 
 /* A list of records into out, which holds cap: how many there are. */
@@ -192,9 +190,8 @@ static int remote_prop_set(struct dfe_cont *handle, const char *name, const char
         .push = push,
         .n_push = 2,
     };
-    int64_t ret = remote_ask(cont->pool, &call);
 
-    return ret < 0 ? (int)ret : 0;
+    return remote_ask_plainly(cont->pool, &call);
 }
 
 /* -- snapshots ----------------------------------------------------------------------------------
@@ -206,13 +203,11 @@ static int remote_snap_create(struct dfe_cont *handle, const char *name, uint64_
     struct iovec push = text(name);
     struct client_call call = {
         .sqe = {.op = PROTO_SNAP_CREATE, .handle = cont->handle}, .push = &push, .n_push = 1};
-    int64_t ret = remote_ask(cont->pool, &call);
+    int ret = remote_ask_plainly(cont->pool, &call);
 
-    if (ret < 0)
-        return (int)ret;
-    if (epoch)
+    if (ret == 0 && epoch)
         *epoch = call.cqe.value;
-    return 0;
+    return ret;
 }
 
 static int remote_snap_destroy(struct dfe_cont *handle, const char *name)
@@ -221,9 +216,8 @@ static int remote_snap_destroy(struct dfe_cont *handle, const char *name)
     struct iovec push = text(name);
     struct client_call call = {
         .sqe = {.op = PROTO_SNAP_DESTROY, .handle = cont->handle}, .push = &push, .n_push = 1};
-    int64_t ret = remote_ask(cont->pool, &call);
 
-    return ret < 0 ? (int)ret : 0;
+    return remote_ask_plainly(cont->pool, &call);
 }
 
 static ssize_t remote_snap_list(struct dfe_cont *handle, struct dfe_snap_info *out, size_t cap)

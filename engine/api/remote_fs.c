@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api/remote.h"
+#include "base/limits.h"
 
 static struct iovec piece(const void *base, size_t len)
 {
@@ -19,9 +20,10 @@ static int64_t ask(struct remote_fs *fs, struct client_call *call)
 
 static int ask_plainly(struct dfe_fs *handle, struct client_call *call)
 {
-    int64_t ret = ask(remote_fs(handle), call);
+    struct remote_fs *fs = remote_fs(handle);
 
-    return ret < 0 ? (int)ret : 0;
+    call->sqe.handle = fs->handle;
+    return remote_ask_plainly(fs->cont->pool, call);
 }
 
 static int ask_for(struct dfe_fs *handle, struct client_call *call, void *out, size_t out_bytes)
@@ -39,21 +41,27 @@ static size_t reply_cap(size_t cap)
     return cap < PROTO_REPLY_BYTES ? cap : PROTO_REPLY_BYTES;
 }
 
+/* Names that are too long are for the engine to refuse: one byte more than is allowed says it. */
+static struct iovec name_piece(const char *name, size_t len)
+{
+    return piece(name, len <= DFE_NAME_BYTES ? len : DFE_NAME_BYTES + 1);
+}
+
 /* -- references ---------------------------------------------------------------------------------
  */
 
-static int64_t ask_ref(struct remote_fs *fs, uint64_t ino, uint64_t n)
+static int ask_ref(struct remote_fs *fs, uint64_t ino, uint64_t n)
 {
     struct client_call call = {.sqe = {.op = PROTO_REF, .ino = ino, .off = n}};
 
-    return ask(fs, &call);
+    return ask_plainly(&fs->dfe, &call);
 }
 
-static int64_t ask_unref(struct remote_fs *fs, uint64_t ino, uint64_t n)
+static int ask_unref(struct remote_fs *fs, uint64_t ino, uint64_t n)
 {
     struct client_call call = {.sqe = {.op = PROTO_UNREF, .ino = ino, .off = n}};
 
-    return ask(fs, &call);
+    return ask_plainly(&fs->dfe, &call);
 }
 
 /* The engine has given one reference, at a time when its epoch was `epoch` or later. */
@@ -94,13 +102,13 @@ static int remote_fs_ref(struct dfe_fs *handle, uint64_t ino)
 {
     struct remote_fs *fs = remote_fs(handle);
     uint64_t epoch;
-    int64_t ret = remote_alive(fs->cont->pool);
+    int ret = remote_alive(fs->cont->pool);
 
     if (ret < 0)
-        return (int)ret;
+        return ret;
     epoch = client_epoch(fs->cont->pool->client);
     ret = ask_ref(fs, ino, 1);
-    return ret < 0 ? (int)ret : count(fs, epoch, ino);
+    return ret < 0 ? ret : count(fs, epoch, ino);
 }
 
 static void remote_fs_unref(struct dfe_fs *handle, uint64_t ino, uint64_t n)
@@ -258,7 +266,7 @@ static void remote_fs_inval_stop(struct dfe_fs *handle)
 {
     struct client_call call = {.sqe = {.op = PROTO_INVAL_STOP}};
 
-    ask(remote_fs(handle), &call);
+    ask_plainly(handle, &call);
 }
 
 /* -- attributes and names -----------------------------------------------------------------------
@@ -267,7 +275,7 @@ static void remote_fs_inval_stop(struct dfe_fs *handle)
 static int remote_fs_lookup(struct dfe_fs *handle, uint64_t dir, const char *name, size_t name_len,
                             unsigned flags, struct dfe_attr *out)
 {
-    struct iovec push = piece(name, name_len);
+    struct iovec push = name_piece(name, name_len);
     struct client_call call = {
         .sqe = {.op = PROTO_LOOKUP, .ino = dir, .flags = flags}, .push = &push, .n_push = 1};
 
@@ -299,7 +307,7 @@ static int remote_fs_mknod(struct dfe_fs *handle, uint64_t dir, const char *name
                            uint32_t mode, uint32_t rdev, const struct dfe_cred *cred,
                            unsigned flags, struct dfe_attr *out)
 {
-    struct iovec push[] = {piece(cred, sizeof(*cred)), piece(name, name_len)};
+    struct iovec push[] = {piece(cred, sizeof(*cred)), name_piece(name, name_len)};
     struct client_call call = {
         .sqe = {.op = PROTO_MKNOD, .ino = dir, .off = rdev, .flags = flags, .arg = mode},
         .push = push,
@@ -313,7 +321,7 @@ static int remote_fs_mkdir(struct dfe_fs *handle, uint64_t dir, const char *name
                            uint32_t mode, const struct dfe_cred *cred, unsigned flags,
                            struct dfe_attr *out)
 {
-    struct iovec push[] = {piece(cred, sizeof(*cred)), piece(name, name_len)};
+    struct iovec push[] = {piece(cred, sizeof(*cred)), name_piece(name, name_len)};
     struct client_call call = {
         .sqe = {.op = PROTO_MKDIR, .ino = dir, .flags = flags, .arg = mode},
         .push = push,
@@ -327,10 +335,11 @@ static int remote_fs_symlink(struct dfe_fs *handle, uint64_t dir, const char *na
                              const char *target, size_t target_len, const struct dfe_cred *cred,
                              unsigned flags, struct dfe_attr *out)
 {
-    struct iovec push[] = {piece(cred, sizeof(*cred)), piece(name, name_len),
-                           piece(target, target_len)};
+    struct iovec push[] = {
+        piece(cred, sizeof(*cred)), name_piece(name, name_len),
+        piece(target, target_len <= DFE_SYMLINK_BYTES ? target_len : DFE_SYMLINK_BYTES + 1)};
     struct client_call call = {
-        .sqe = {.op = PROTO_SYMLINK, .ino = dir, .flags = flags, .arg = (uint32_t)name_len},
+        .sqe = {.op = PROTO_SYMLINK, .ino = dir, .flags = flags, .arg = (uint32_t)push[1].iov_len},
         .push = push,
         .n_push = 3,
     };
@@ -353,7 +362,7 @@ static int remote_fs_readlink(struct dfe_fs *handle, uint64_t ino, char *target,
 static int remote_fs_link(struct dfe_fs *handle, uint64_t ino, uint64_t dir, const char *name,
                           size_t name_len, unsigned flags, struct dfe_attr *out)
 {
-    struct iovec push = piece(name, name_len);
+    struct iovec push = name_piece(name, name_len);
     struct client_call call = {
         .sqe = {.op = PROTO_LINK, .ino = ino, .off = dir, .flags = flags},
         .push = &push,
@@ -366,7 +375,7 @@ static int remote_fs_link(struct dfe_fs *handle, uint64_t ino, uint64_t dir, con
 static int remove_name(struct dfe_fs *handle, uint32_t op, uint64_t dir, const char *name,
                        size_t name_len, unsigned flags)
 {
-    struct iovec push = piece(name, name_len);
+    struct iovec push = name_piece(name, name_len);
     struct client_call call = {
         .sqe = {.op = op, .ino = dir, .flags = flags}, .push = &push, .n_push = 1};
 
@@ -389,13 +398,13 @@ static int remote_fs_rename(struct dfe_fs *handle, uint64_t dir, const char *nam
                             uint64_t new_dir, const char *new_name, size_t new_name_len,
                             unsigned flags)
 {
-    struct iovec push[] = {piece(name, name_len), piece(new_name, new_name_len)};
+    struct iovec push[] = {name_piece(name, name_len), name_piece(new_name, new_name_len)};
     struct client_call call = {
         .sqe = {.op = PROTO_RENAME,
                 .ino = dir,
                 .off = new_dir,
                 .flags = flags,
-                .arg = (uint32_t)name_len},
+                .arg = (uint32_t)push[0].iov_len},
         .push = push,
         .n_push = 2,
     };
@@ -492,7 +501,7 @@ static int remote_fs_next(struct dfe_fs *handle, uint64_t ino, uint64_t off, int
 static int remote_fs_getxattr(struct dfe_fs *handle, uint64_t ino, const char *name,
                               size_t name_len, void *value, size_t cap, unsigned flags)
 {
-    struct iovec push = piece(name, name_len);
+    struct iovec push = name_piece(name, name_len);
     struct client_call call = {
         .sqe = {.op = PROTO_GETXATTR, .ino = ino, .flags = flags},
         .push = &push,
@@ -509,9 +518,11 @@ static int remote_fs_getxattr(struct dfe_fs *handle, uint64_t ino, const char *n
 static int remote_fs_setxattr(struct dfe_fs *handle, uint64_t ino, const char *name,
                               size_t name_len, const void *value, size_t len, unsigned flags)
 {
-    struct iovec push[] = {piece(name, name_len), piece(value, len)};
+    struct iovec push[] = {
+        name_piece(name, name_len),
+        piece(value, len <= DFE_XATTR_VALUE_BYTES ? len : DFE_XATTR_VALUE_BYTES + 1)};
     struct client_call call = {
-        .sqe = {.op = PROTO_SETXATTR, .ino = ino, .flags = flags, .arg = (uint32_t)name_len},
+        .sqe = {.op = PROTO_SETXATTR, .ino = ino, .flags = flags, .arg = (uint32_t)push[0].iov_len},
         .push = push,
         .n_push = 2,
     };

@@ -139,7 +139,7 @@ static ssize_t remote_array_write(struct dfe_cont *handle, const struct dfe_oid 
             .n_push = 2,
         };
 
-        ret = remote_ask(cont->pool, &call);
+        ret = remote_ask_plainly(cont->pool, &call);
         done += n;
     }
     return ret < 0 ? (ssize_t)ret : (ssize_t)len;
@@ -155,11 +155,9 @@ static int remote_array_punch(struct dfe_cont *handle, const struct dfe_oid *oid
         .push = push,
         .n_push = 2,
     };
-    int64_t ret = refuse_read_only(cont);
+    int ret = refuse_read_only(cont);
 
-    if (ret == 0)
-        ret = remote_ask(cont->pool, &call);
-    return ret < 0 ? (int)ret : 0;
+    return ret < 0 ? ret : remote_ask_plainly(cont->pool, &call);
 }
 
 static int remote_array_next(struct dfe_cont *handle, const struct dfe_oid *oid, uint64_t off,
@@ -172,12 +170,11 @@ static int remote_array_next(struct dfe_cont *handle, const struct dfe_oid *oid,
         .push = &push,
         .n_push = 1,
     };
-    int64_t ret = remote_ask(cont->pool, &call);
+    int ret = remote_ask_plainly(cont->pool, &call);
 
-    if (ret < 0)
-        return (int)ret;
-    *out = call.cqe.value;
-    return 0;
+    if (ret == 0)
+        *out = call.cqe.value;
+    return ret;
 }
 
 /* -- transactions ---------------------------------------------------------------------------------
@@ -406,12 +403,12 @@ static int remote_tx_commit(struct dfe_tx *handle, int sync, uint64_t *epoch)
         .push = push,
         .n_push = 2,
     };
-    int64_t ret = remote_ask(tx->cont->pool, &call);
+    int ret = remote_ask_plainly(tx->cont->pool, &call);
 
-    if (ret >= 0 && epoch)
+    if (ret == 0 && epoch)
         *epoch = call.cqe.value;
     remote_tx_abort(handle); /* it has ended, whatever came of it */
-    return ret < 0 ? (int)ret : 0;
+    return ret;
 }
 
 static const struct tx_ops remote_tx_ops = {
