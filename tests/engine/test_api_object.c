@@ -2,7 +2,7 @@
 /* Public API: key-value objects, arrays at any offset, transactions and their guards. */
 #include <pthread.h>
 
-#include "api_fixture.h"
+#include "api_session.h"
 
 #define BLOCK 4096u
 
@@ -279,7 +279,7 @@ static void too_many_writes(void)
     CHECK_EQ(dfe_tx_begin(cont, &id, &tx), 0);
     while (dfe_tx_write(tx, &id, n % 64 * BLOCK, block, BLOCK) == 0)
         n++;
-    CHECK_EQ(n, 10000);
+    CHECK(session_wanted() ? n > 1000 && n < 10000 : n == 10000); /* it is one request, too */
     CHECK_EQ(dfe_tx_write(tx, &id, 0, block, BLOCK), -E2BIG);
     dfe_tx_abort(tx);
 }
@@ -314,7 +314,7 @@ int main(void)
 {
     const char *path = api_path("pool");
 
-    api_setup(path, 0, &pool, &cont);
+    session_setup(path, 0, &pool, &cont);
     RUN(keys);
     RUN(scan_in_pages);
     RUN(guards);
@@ -323,6 +323,6 @@ int main(void)
     RUN(array_edges);
     RUN(too_many_writes);
     RUN(neighbours_in_one_block);
-    api_teardown(path, pool, cont);
+    session_teardown(path, pool, cont);
     return 0;
 }
