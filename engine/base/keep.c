@@ -119,7 +119,7 @@ static _Thread_local struct {
     int64_t number; /* the record that carries the tag; 0: none yet */
     enum keep_log log;
     unsigned paused;
-    bool part;
+    unsigned parts;
     bool entered; /* an earlier record's tag has become an entry */
 } tag;
 
@@ -370,7 +370,7 @@ static bool tag_clear(struct keep *keep, enum keep_log log, int64_t number)
 void keep_commit(struct keep *keep, enum keep_log log, int64_t number, uint64_t mark)
 {
     struct kept *k = kept_of(keep, log, number);
-    bool tagged = tag.keep == keep && tag.paused == 0 && !tag.part;
+    bool tagged = tag.keep == keep && tag.paused == 0 && tag.parts == 0;
 
     k->mark = mark;
     if (tagged) {
@@ -424,7 +424,8 @@ void keep_retire_upto(struct keep *keep, enum keep_log log, uint64_t mark)
             r->retired = r->s->tail;
         for (unsigned i = 0; i < RETIRE_STEP && more; i++) {
             struct kept *k = kept_at(r, r->retired);
-            more = r->retired < r->s->head && k->state && (k->state & KEPT_RETIRED || k->mark <= mark);
+            more = r->retired < r->s->head && k->state &&
+                   (k->state & KEPT_RETIRED || k->mark <= mark);
             if (!more)
                 break;
             if (!(k->state & KEPT_RETIRED))
@@ -504,8 +505,12 @@ void keep_value(struct keep *keep, uint64_t value)
 
 void keep_part(struct keep *keep, bool part)
 {
-    if (keep && tag.keep == keep)
-        tag.part = part;
+    if (!keep || tag.keep != keep)
+        return;
+    if (part)
+        tag.parts++;
+    else if (tag.parts > 0)
+        tag.parts--;
 }
 
 void keep_pause(struct keep *keep)

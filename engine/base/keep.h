@@ -44,8 +44,9 @@ void keep_begin(struct keep *keep, uint64_t session, uint64_t seq);
  * before the change can be found: the number of a new inode, where a write went, the epoch of a
  * commit that asks for it. */
 void keep_value(struct keep *keep, uint64_t value);
-/* What this thread changes now is a part of the request, which is done only with the last one:
- * until then it is done again as a whole. Set it back with false before the last part. */
+/* True: what this thread changes from now on is a part of the request, which is done only with the
+ * last one; until then it is done again as a whole. False takes one true back, before the last
+ * part: the engine's own steps nest inside their caller's. */
 void keep_part(struct keep *keep, bool part);
 /* In between the thread changes what is not the request's doing (publications, bookkeeping). */
 void keep_pause(struct keep *keep);

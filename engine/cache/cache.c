@@ -117,6 +117,7 @@ int cache_open(struct obj_pool *pool, struct buf_arena *arena, const struct cach
         return -ENOMEM;
     cache->pool = pool;
     cache->arena = arena;
+    cache->keep = opts->keep;
     locks_init(cache);
     bounds_init(cache, opts);
     rc = tables_init(cache);

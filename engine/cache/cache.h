@@ -34,6 +34,7 @@ struct cache_cut {
     uint64_t size;     /* bytes */
     int64_t mtime_ns;  /* wall clock, time of acceptance; ctime is at least this */
     uint64_t version;  /* data version: grows with every accepted change of the data */
+    int64_t changed_ns; /* wall clock, acceptance of the last change of the data; 0: not known */
 };
 
 struct cache_owner_ops {
@@ -41,6 +42,9 @@ struct cache_owner_ops {
      * commit_flags: 0 or OBJ_SYNC. -ESTALE: the file is gone (unlinked, unused): data dropped. */
     int (*publish)(void *owner, struct obj_tx *tx, const struct cache_cut *cut,
                    unsigned commit_flags);
+    /* A number by which the owner finds the file again, kept with its changes; may be NULL. Any
+     * lock may be held. */
+    uint64_t (*home)(void *owner);
 };
 
 struct cache_opts {

@@ -92,6 +92,9 @@ struct cache_file {
     uint64_t ra_last, ra_next; /* bytes: where the last read began and ended */
     uint64_t ra_from, ra_to;   /* blocks: wanted from read-ahead, asked so far */
     uint64_t wr_next;     /* byte after the last write */
+    int64_t kept_first, kept_last; /* of the chain of kept changes; 0: none */
+    uint64_t base_version; /* of the last publication */
+    uint32_t cont_number; /* where changes are kept */
     uint32_t ra_window;   /* bytes */
     int error;            /* of the last publication */
     uint32_t domain;      /* its slots are read by; 0: nobody */
@@ -106,13 +109,14 @@ struct cache_file {
     bool gone;            /* discarded: out of the table */
 };
 
-_Static_assert(sizeof(struct cache_file) <= 304, "what a cached file costs");
+_Static_assert(sizeof(struct cache_file) <= 352, "what a cached file costs");
 
 #define CACHE_CVS 32u
 
 struct cache {
     struct obj_pool *pool;
     struct buf_arena *arena;
+    struct keep *keep; /* or NULL */
     pthread_mutex_t lock;
     pthread_cond_t file_cv[CACHE_CVS]; /* a file's op lock, loads, publication; by address */
     pthread_cond_t flush_cv, ra_cv;    /* threads wait for work */
@@ -168,6 +172,7 @@ void file_reap(struct cache_file *file); /* frees it when nothing holds it */
 void file_hold(struct cache_file *file); /* it stays while we work on it */
 void file_release(struct cache_file *file);
 void file_changed(struct cache_file *file, int64_t now_ns); /* the data did */
+void file_set_mtime(struct cache_file *file, int64_t mtime_ns);
 void file_drop_dirty(struct cache_file *file);
 bool file_is_dirty(const struct cache_file *file);
 uint64_t file_tx_cost(const struct cache_file *file);
@@ -249,6 +254,22 @@ void *flush_main(void *cache);
 void flush_kick(struct cache *cache);
 /* Publishes the file; no lock held. */
 int flush_file(struct cache_file *file, bool sync);
+
+/* -- keep_log.c: what is accepted is kept until it has been published; without cache.keep nothing
+ * happens. The file is locked exclusively from begin to done. */
+struct kept_change;
+#define KEPT_FULL (-EXFULL) /* inside the cache only */
+int kept_begin(struct kept_change *k, struct cache_file *file, uint32_t kind, uint64_t off,
+               uint64_t len, int64_t mtime_ns);
+void kept_copy(const struct kept_change *k, const void *src, size_t len); /* without the lock */
+void kept_done(struct kept_change *k, struct cache_file *file);
+void kept_cancel(struct kept_change *k, struct cache_file *file);
+/* After KEPT_FULL, with no file locked: 0 when it is worth another attempt, or -EIO. */
+int kept_wait(struct cache *cache, uint64_t *since_ns);
+bool kept_pressed(const struct cache *cache);
+/* A publication has been committed; upto: kept_last at its cut. Drops the lock for a moment. */
+void kept_published(struct cache_file *file, int64_t upto);
+void kept_discarded(struct cache_file *file);
 
 /* -- throttle.c */
 /* Before a write of len bytes, no lock held. */

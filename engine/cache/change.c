@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "cache/cache_int.h"
+#include "cache/keep_log.h"
 
 /* One call waits for memory, room or space between its attempts with nothing locked and nothing
  * changed; so an attempt either happens as a whole or not at all. */
@@ -12,6 +13,7 @@ struct attempt {
     bool nowait;
     bool published; /* everything, to find space */
     unsigned tries;
+    uint64_t full_ns; /* since when nothing more can be kept */
     struct doomed_wait doomed;
 };
 
@@ -25,6 +27,10 @@ static bool attempt_again(struct attempt *a, int *rc)
             *rc = -EINPROGRESS;
         else
             *rc = a->file->error ? -EIO : slot_wait_room(cache, &a->tries);
+        return *rc == 0;
+    }
+    if (*rc == KEPT_FULL) {
+        *rc = a->nowait ? -EINPROGRESS : kept_wait(cache, &a->full_ns);
         return *rc == 0;
     }
     if (*rc != -ENOSPC)
@@ -55,6 +61,7 @@ static int change_allowed(const struct cache_file *file)
 static int write_segment(struct cache_file *file, uint64_t *off, const uint8_t *src, size_t len,
                          int64_t now_ns, unsigned flags)
 {
+    struct kept_change kept;
     struct plan plan;
     int rc;
 
@@ -67,17 +74,26 @@ static int write_segment(struct cache_file *file, uint64_t *off, const uint8_t *
     rc = plan_make(&plan, file, *off, len, src, flags & CACHE_NOWAIT);
     if (rc < 0)
         return rc;
+    rc = kept_begin(&kept, file, CACHE_KEPT_WRITE, *off, len, now_ns);
+    if (rc < 0) {
+        plan_cancel(&plan);
+        return rc;
+    }
+    if (flags & CACHE_APPEND)
+        keep_value(file->cache->keep, *off);
     plan_open(&plan);
     pthread_mutex_unlock(&file->cache->lock);
+    kept_copy(&kept, src, len);
     plan_copy(&plan);
     pthread_mutex_lock(&file->cache->lock);
+    kept_done(&kept, file);
     plan_finish(&plan);
     if (*off + len > file->cut.size)
         file->cut.size = *off + len;
     file->wr_next = *off + len;
     file_changed(file, now_ns);
     if (file->cache->dirty_blocks * BLOCK * 2 > file->cache->dirty_bound ||
-        file_tx_cost(file) > TX_COST_KICK)
+        file_tx_cost(file) > TX_COST_KICK || kept_pressed(file->cache))
         flush_kick(file->cache);
     return 0;
 }
@@ -121,10 +137,16 @@ ssize_t cache_write(struct cache_file *file, uint64_t off, const void *src, size
     } else if (len > DFE_SLOT_MAX_BYTES) {
         len = DFE_SLOT_MAX_BYTES; /* short: another appender may come in between */
     }
+    keep_value(file->cache->keep, off);
     while (done < len && rc == 0) {
         size_t n = len - done < DFE_SLOT_MAX_BYTES ? len - done : DFE_SLOT_MAX_BYTES;
         uint64_t to = off + done;
+        bool part = done + n < len;
+        if (part)
+            keep_part(file->cache->keep, true);
         rc = write_one(file, &to, (const uint8_t *)src + done, n, now_ns, flags);
+        if (part)
+            keep_part(file->cache->keep, false);
         if (rc == 0 && done == 0)
             begin = to;
         if (rc == 0)
@@ -211,12 +233,17 @@ static int zero_range(struct cache_file *file, uint64_t from, uint64_t to, bool 
 
 static int truncate_locked(struct cache_file *file, uint64_t size, int64_t now_ns, bool nowait)
 {
-    int rc = 0;
+    struct kept_change kept;
+    int rc = kept_begin(&kept, file, CACHE_KEPT_TRUNCATE, size, 0, now_ns);
 
-    if (size < file->cut.size)
+    if (rc == 0 && size < file->cut.size) {
         rc = zero_range(file, size, file->cut.size, true, nowait);
+        if (rc < 0)
+            kept_cancel(&kept, file);
+    }
     if (rc < 0)
         return rc;
+    kept_done(&kept, file);
     file->cut.size = size;
     file_changed(file, now_ns);
     return 0;
@@ -226,15 +253,23 @@ static int punch_locked(struct cache_file *file, uint64_t off, uint64_t len, int
                         bool nowait)
 {
     uint64_t size = file->cut.size;
+    struct kept_change kept;
     int rc;
 
     if (off >= size || len == 0)
         return 0;
+    rc = kept_begin(&kept, file, CACHE_KEPT_PUNCH, off, len, now_ns);
+    if (rc < 0)
+        return rc;
     rc = zero_range(file, off, len < size - off ? off + len : blocks_up(size) * BLOCK, false,
                     nowait);
-    if (rc == 0)
-        file_changed(file, now_ns);
-    return rc;
+    if (rc < 0) {
+        kept_cancel(&kept, file);
+        return rc;
+    }
+    kept_done(&kept, file);
+    file_changed(file, now_ns);
+    return 0;
 }
 
 static int change_size(struct cache_file *file, uint64_t off, uint64_t len, int64_t now_ns,

@@ -93,7 +93,7 @@ void file_changed(struct cache_file *file, int64_t now_ns)
     bool sees;
 
     file->cut.version++;
-    file->cut.mtime_ns = now_ns;
+    file->cut.mtime_ns = file->cut.changed_ns = now_ns;
     if (file->record)
         lease_show_record(file);
     if (file->changed)
@@ -121,6 +121,8 @@ void file_drop_dirty(struct cache_file *file)
         free(file->flying);
         file->flying = NULL;
     }
+    if (file->kept_first)
+        kept_discarded(file);
     file->changed = false;
     file->error = 0;
     file->retries = 0;
@@ -222,6 +224,12 @@ static struct cache_file *file_new(struct cache *cache, struct obj_cont *cont, s
     file->oid = oid;
     file->cut = *cut;
     file->dev_end = blocks_up(cut->size);
+    file->base_version = cut->version;
+    if (cache->keep) {
+        struct obj_cont_info info;
+        obj_cont_query(cont, &info);
+        file->cont_number = info.number;
+    }
     file->domain = lease_domain(cache, cont);
     list_init(&file->flush_link);
     list_init(&file->ra_link);
@@ -259,6 +267,7 @@ int cache_file_get(struct cache *cache, struct obj_cont *cont, struct obj_id oid
             file->used_known = false;
         }
         file->cut = *cut;
+        file->base_version = cut->version;
     }
     file->refs++;
     *out = file;
@@ -329,11 +338,16 @@ void cache_file_cut(struct cache_file *file, struct cache_cut *out)
     pthread_mutex_unlock(&file->cache->lock);
 }
 
-void cache_file_set_mtime(struct cache_file *file, int64_t mtime_ns)
+void file_set_mtime(struct cache_file *file, int64_t mtime_ns)
 {
-    pthread_mutex_lock(&file->cache->lock);
     file->cut.mtime_ns = mtime_ns;
     if (file->record)
         lease_show_record(file);
+}
+
+void cache_file_set_mtime(struct cache_file *file, int64_t mtime_ns)
+{
+    pthread_mutex_lock(&file->cache->lock);
+    file_set_mtime(file, mtime_ns);
     pthread_mutex_unlock(&file->cache->lock);
 }

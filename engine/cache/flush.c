@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/keep.h"
 #include "base/log.h"
 #include "cache/cache_int.h"
 
@@ -27,6 +28,7 @@ struct flight {
     unsigned n_io, n_slots;
     uint64_t blocks;
     uint64_t begun_ns, since_ns;
+    int64_t kept; /* changes kept up to here are in the cut */
 };
 
 /* -- cut ------------------------------------------------------------------------------------- */
@@ -71,6 +73,7 @@ static int flight_take(struct flight *f, struct cache_file *file)
     if (rc < 0)
         return rc;
     f->cut = file->cut;
+    f->kept = file->kept_last;
     f->since_ns = file->since_ns;
     list_for_each_safe(l, tmp, &file->dirty_slots)
         take_slot(f, container_of(l, struct slot, dirty_link));
@@ -127,6 +130,7 @@ static int flight_part(struct flight *f, struct cache_file *file, unsigned first
 {
     const struct ranges *holes = file->flying; /* changes only when the flight ends */
     uint32_t n_holes = holes && first == 0 && !flight_inline(f) ? holes->n : 0;
+    struct cache_cut cut = f->cut;
     struct obj_tx *tx;
     int rc = obj_tx_begin(file->cont, file->oid, &tx);
 
@@ -143,7 +147,9 @@ static int flight_part(struct flight *f, struct cache_file *file, unsigned first
         obj_tx_abort(tx);
         return rc;
     }
-    return file->ops->publish(file->owner, tx, &f->cut, sync ? OBJ_SYNC : 0);
+    if (end < f->n_io) /* what is kept must be replayed over a part */
+        cut.version = file->base_version;
+    return file->ops->publish(file->owner, tx, &cut, sync ? OBJ_SYNC : 0);
 }
 
 /* Where free space is in pieces, a block may cost as much as an extent, and the cut may be more
@@ -209,6 +215,7 @@ static void landed(struct flight *f, struct cache_file *file, bool sync)
     free(file->flying);
     file->flying = NULL;
     file->dev_end = blocks_up(f->cut.size);
+    file->base_version = f->cut.version;
     file->used_known = false;
     file->error = 0;
     file->retries = 0;
@@ -283,6 +290,8 @@ static int publish_once(struct cache_file *file, bool sync)
         bounced(&f, file, rc);
     else
         landed(&f, file, sync);
+    if (f.kept && (rc == 0 || rc == -ESTALE))
+        kept_published(file, f.kept);
     if (rc == -ESTALE) { /* unlinked: nobody will ask for it */
         file_drop_dirty(file);
         rc = 0;
@@ -298,6 +307,7 @@ int flush_file(struct cache_file *file, bool sync)
     struct cache *cache = file->cache;
     int rc;
 
+    keep_pause(cache->keep); /* not the doing of the request that waits for it */
     pthread_mutex_lock(&cache->lock);
     file_hold(file);
     while (file->publishing)
@@ -310,6 +320,7 @@ int flush_file(struct cache_file *file, bool sync)
         pthread_cond_signal(&cache->flush_cv); /* its time has changed */
     file_release(file);
     pthread_mutex_unlock(&cache->lock);
+    keep_resume(cache->keep);
     return rc;
 }
 
@@ -322,7 +333,8 @@ void flush_kick(struct cache *cache)
 
 static bool pressed(const struct cache *cache)
 {
-    return cache->want_room > 0 || cache->dirty_blocks * BLOCK * 2 > cache->dirty_bound;
+    return cache->want_room > 0 || cache->dirty_blocks * BLOCK * 2 > cache->dirty_bound ||
+           kept_pressed(cache);
 }
 
 /* A file to publish now, or NULL and when to look again (0: when kicked). */
