@@ -41,7 +41,7 @@ from dfusepy.engine import (
     Inode,
     WouldBlock,
 )
-from dfusepy.loop import Door
+from dfusepy.loop import Door, InHand
 
 QUERY_XATTR = b"user.dfusepy.query"
 IL_XATTR = b"user.dfusepy.il"  # where a program finds the session that serves this file
@@ -64,6 +64,9 @@ _INODE = _APPENDS - 1
 _PAGE_BYTES = 4096  # the kernel writes dirty pages of maps back whole
 
 _SHARED = 1  # of Attr.flags, as Attr.shared
+
+# Quick operations whose answers name an inode that the request did not.
+_NAMING = frozenset(("lookup", "mknod", "mkdir", "symlink", "link", "create"))
 
 # Positions of "." and ".." in a listing; the engine's cookies are hashes, which are larger.
 _AFTER_DOT, _AFTER_DOTDOT = 1, 2
@@ -108,13 +111,16 @@ def quick(method: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R]]:
     and then, where that would wait, 0 on a worker thread. So it begins again from its start; a call
     that would wait has changed nothing."""
 
+    names = method.__name__ in _NAMING
+
     @functools.wraps(method)
     async def wrapper(self: Operations, /, *args: Any) -> R:
         try:
             try:
                 return method(self, NOWAIT, *args)
             except WouldBlock:
-                return await self._wait(method, self, 0, *args)
+                wait = self._wait_naming if names else self._wait
+                return await wait(method, self, 0, *args)
         except Exception as err:
             raise _translated(err, method, args) from None
 
@@ -159,6 +165,7 @@ class Session:
     """What a mount on a session has beside its file system."""
 
     il: bytes  # the value of IL_XATTR
+    in_hand: InHand
     forget_pages: Callable[[Inode], None]  # the kernel has wrong ones; does not wait
 
 
@@ -217,6 +224,17 @@ class Operations(pyfuse3.Operations):
             return await trio.to_thread.run_sync(bound, limiter=self._limiter)
         finally:
             self._door.pending -= 1
+
+    async def _wait_naming(self, call: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        """As `_wait`, for a call whose answer names inodes: see loop.InHand."""
+        if self._session is None:
+            return await self._wait(call, *args, **kwargs)
+        in_hand = self._session.in_hand
+        number = in_hand.begin()
+        try:
+            return await self._wait(call, *args, **kwargs)
+        finally:
+            in_hand.end(number)
 
     def _entry(self, attr: Attr) -> EntryAttributes:
         return self._fill(EntryAttributes(), attr)
@@ -488,9 +506,11 @@ class Operations(pyfuse3.Operations):
         if start_id < _AFTER_DOTDOT and not await self._reply_dots(Inode(fh), start_id, token):
             return
         cookie = start_id if start_id > _AFTER_DOTDOT else 0
-        entries = await self._call(
-            self._fs.readdir, fh, cookie, page_bytes=self._dir_page, flags=PLUS | REF
-        )
+        page = functools.partial(self._fs.readdir, Inode(fh), cookie, page_bytes=self._dir_page)
+        try:
+            entries = page(flags=PLUS | REF | NOWAIT)
+        except WouldBlock:
+            entries = await self._wait_naming(page, flags=PLUS | REF)
         taken = self._reply_page(entries, token)
         if taken == len(entries):
             self._dir_page = min(self._dir_page + DIR_PAGE_STEP, DIR_PAGE_MOST)

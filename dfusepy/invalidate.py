@@ -24,13 +24,8 @@ from pathlib import Path
 import pyfuse3
 
 from dfusepy import mounts
-from dfusepy.engine import (
-    INVAL_ATTR,
-    INVAL_ENTRY,
-    FileSystem,
-    Inode,
-    Invalidation,
-)
+from dfusepy.engine import INVAL_ENTRY, INVAL_PAGES, FileSystem, Inode, Invalidation
+from dfusepy.loop import InHand
 
 log = logging.getLogger("dfusepy.mount")
 
@@ -38,22 +33,15 @@ HANGS_S = 20.0  # an invalidation that takes longer does not come back
 LOOK_S = 1.0
 
 
-def _ignoring_absence(call: Callable[..., None], *args: object) -> None:
-    """What the kernel does not know needs not be forgotten."""
+def _told(call: Callable[..., None], *args: object) -> bool:
+    """Makes a call of pyfuse3; False: the kernel does not know the inode or the name."""
     try:
         call(*args)
     except OSError as err:
-        if err.errno != errno.ENOENT:
-            log.warning("invalidating %s: %s", args, err.strerror or err)
-
-
-def forget(what: Invalidation) -> None:
-    """Returns when the kernel has forgotten it."""
-    if what.what == INVAL_ENTRY:
-        _ignoring_absence(pyfuse3.invalidate_entry, what.ino, what.name)
-        _ignoring_absence(pyfuse3.invalidate_inode, what.ino, True)
-    else:
-        _ignoring_absence(pyfuse3.invalidate_inode, what.ino, what.what == INVAL_ATTR)
+        if err.errno == errno.ENOENT:
+            return False
+        log.warning("invalidating %s: %s", args, err.strerror or err)
+    return True
 
 
 def abort_connection(mountpoint: str) -> None:
@@ -68,8 +56,9 @@ def abort_connection(mountpoint: str) -> None:
 class Invalidator:
     """The threads of one mount; `start` after the kernel's mount, `stop` before its end."""
 
-    def __init__(self, filesystem: FileSystem, mountpoint: str) -> None:
+    def __init__(self, filesystem: FileSystem, mountpoint: str, in_hand: InHand) -> None:
         self._fs = filesystem
+        self._in_hand = in_hand
         self._mountpoint = mountpoint
         self._own: queue.SimpleQueue[Inode | None] = queue.SimpleQueue()
         self._since: dict[str, float] = {}  # thread -> when its call began
@@ -100,7 +89,20 @@ class Invalidator:
         """The kernel's pages of a file are wrong; told to a thread, so it does not wait."""
         self._own.put(ino)
 
-    def _run(self, name: str, call: Callable[..., None], *args: object) -> None:
+    def _forget(self, what: Invalidation) -> None:
+        """Returns when the kernel has forgotten it.
+
+        An inode that the kernel does not know may be in an answer that is on its way: once that has
+        been given, the kernel is told again.
+        """
+        if what.what == INVAL_ENTRY:  # the kernel's lock of the directory orders it with look-ups
+            _told(pyfuse3.invalidate_entry, what.ino, what.name)
+        attributes = what.what != INVAL_PAGES
+        if not _told(pyfuse3.invalidate_inode, what.ino, attributes):
+            self._in_hand.settle()
+            _told(pyfuse3.invalidate_inode, what.ino, attributes)
+
+    def _run(self, name: str, call: Callable[..., object], *args: object) -> None:
         self._since[name] = time.monotonic()
         try:
             call(*args)
@@ -118,12 +120,12 @@ class Invalidator:
                 return
             except ValueError:  # closed
                 return
-            self._run("invalidate", forget, what)
+            self._run("invalidate", self._forget, what)
             done = what.id
 
     def _serve_own(self) -> None:
         while (ino := self._own.get()) is not None:
-            self._run("forget", _ignoring_absence, pyfuse3.invalidate_inode, ino)
+            self._run("forget", _told, pyfuse3.invalidate_inode, ino)
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):

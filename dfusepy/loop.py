@@ -17,7 +17,9 @@ descriptor has one reader at a time: the holder of the lock.
 
 from __future__ import annotations
 
+import contextlib
 import select
+import threading
 import time
 from types import SimpleNamespace, TracebackType
 from typing import Any
@@ -94,6 +96,52 @@ class Door:
                     return True
             self._skip = RETRY
         return bool(poll.poll(NAP_MS))
+
+
+class InHand:
+    """Requests that wait on worker threads and whose answers name inodes which the requests did not
+    (look-ups, creations, listings). All but `settle` is for trio's thread."""
+
+    def __init__(self) -> None:
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._waiting: set[int] = set()
+        self._number = 0
+
+    def listen(self) -> None:
+        """The loop runs."""
+        self._token = trio.lowlevel.current_trio_token()
+
+    def begin(self) -> int:
+        self._number += 1
+        self._waiting.add(self._number)
+        return self._number
+
+    def end(self, number: int) -> None:
+        """Its answer leaves before the loop's next turn."""
+        self._waiting.discard(number)
+
+    def settle(self) -> None:
+        """For another thread: returns when all requests of the moment of the call are answered."""
+        if self._token is None:
+            return
+        with contextlib.suppress(trio.RunFinishedError):
+            seen = self._turn(self._token)
+            while seen & self._turn(self._token):
+                time.sleep(0.0005)
+
+    def _turn(self, token: trio.lowlevel.TrioToken) -> frozenset[int]:
+        """What waits at the loop's next turn; what ran until then without waiting is answered."""
+        waiting: list[frozenset[int]] = []
+        turned = threading.Event()
+
+        def look() -> None:
+            waiting.append(frozenset(self._waiting))
+            turned.set()
+
+        token.run_sync_soon(look)
+        while not turned.wait(1):
+            token.run_sync_soon(lambda: None)  # raises where the loop has ended meanwhile
+        return waiting[0]
 
 
 def install() -> Door:

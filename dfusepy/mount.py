@@ -26,6 +26,7 @@ from dfusepy.preflight import MountError, MountOptions, check_holder, check_writ
 
 if TYPE_CHECKING:
     from dfusepy.engine import Container, FileSystem, Pool
+    from dfusepy.loop import InHand
 
 log = logging.getLogger("dfusepy.mount")
 
@@ -240,16 +241,16 @@ class Service:
 
         from dfusepy.fs import CacheOptions, Operations, Session
         from dfusepy.invalidate import Invalidator
-        from dfusepy.loop import install
+        from dfusepy.loop import InHand, install
 
-        options, engine = self._options, self._engine
+        options, engine, in_hand = self._options, self._engine, InHand()
         cache = CacheOptions(
             options.attr_timeout, options.entry_timeout, options.negative_timeout, options.cache
         )
         invalidator = session = None
         if engine.socket is not None:
-            invalidator = Invalidator(engine.filesystem, options.mountpoint)
-            session = Session(engine.il, invalidator.forget_pages)
+            invalidator = Invalidator(engine.filesystem, options.mountpoint, in_hand)
+            session = Session(engine.il, in_hand, invalidator.forget_pages)
         operations = Operations(engine.filesystem, cache, engine.query, install(), session)
         with _held_signals():
             with _said_on_stderr() as said:
@@ -263,16 +264,17 @@ class Service:
                     invalidator.start()
                 gc.collect()
                 gc.freeze()  # what lives now lives on: no collection needs to look at it
-                trio.run(self._main, restrict_keyboard_interrupt_to_checkpoints=True)
+                trio.run(self._main, in_hand, restrict_keyboard_interrupt_to_checkpoints=True)
             finally:
                 if invalidator is not None:
                     invalidator.stop()
                 pyfuse3.close()
 
-    async def _main(self) -> None:
+    async def _main(self, in_hand: InHand) -> None:
         import pyfuse3
         import trio
 
+        in_hand.listen()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_on_signal)
             nursery.start_soon(self._answer)
