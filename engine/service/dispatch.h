@@ -75,17 +75,18 @@ struct request {
     /* The answer to a request that dispatch() returned DISPATCH_LATER for: once, from any thread,
      * perhaps before dispatch() has returned, at the latest within session_end. Must not wait, nor
      * call what is declared here. The request and its memory stay until then. NULL: dispatch()
-     * waits in place, which a thread that also serves mounts must not allow. */
+     * waits in place, where it may. */
     void (*later)(struct request *req, const struct proto_cqe *out);
     void *arg;
 };
 
-/* PROTO_INVAL_NEXT without news; a change that a mount's kernel has to hear of first, which the
- * host's own threads go on with. So no thread of the caller is lost to either. */
+/* PROTO_INVAL_NEXT without news, which may take for ever and is not to cost a thread. */
 #define DISPATCH_LATER 1
 
 /* Executes it: 0 and *out (all but seq, reply_off and the times), DISPATCH_LATER, or with may_wait
- * false -EINPROGRESS: nothing has happened, do it on a thread that may wait. */
+ * false -EINPROGRESS: nothing has happened, do it on a thread that may wait. One that may wait also
+ * waits for mounts (their kernels forget what is about to change), and they for requests of their
+ * own: whoever has few threads keeps some for mounts. */
 int dispatch(struct session *session, struct request *req, bool may_wait, struct proto_cqe *out);
 /* The answer to a request has been posted: what keeps it from being done twice may go. */
 void dispatch_posted(struct session *session, uint64_t seq);

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Coherence with the kernels of mounts: queues of invalidations, and who waits for them. */
+#include "service/cohere.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#define SHARED_NS 5000000000ull
+#define LATELY_NS 60000000000ull
+/* Inodes whose last writes are known; of more the older ones count as written. */
+#define WRITERS 4096u
+/* Invalidations that nobody waits for, at most so many queued: a face that far behind is let go. */
+#define TOLD_MAX 65536u
+
+struct item {
+    struct list link; /* face->queued or face->sent */
+    struct cohere_change *change; /* NULL: nobody waits */
+    struct dfe_inval inval;
+};
+
+struct face {
+    struct cohere *co;
+    struct list link;
+    struct refs *held;
+    bool read_only, stopped;
+    atomic_bool lost;
+    uint64_t next_id;
+    struct list queued, sent;
+    unsigned n_told;
+    struct face_waiter *parked;
+};
+
+struct writer {
+    uint64_t ino, at_ns;
+};
+
+struct cohere {
+    pthread_mutex_t held; /* cohere_hold */
+    pthread_mutex_t lock;
+    pthread_cond_t cond; /* a change has nothing left */
+    uint64_t inval_ns;
+    atomic_uint n_faces;
+    struct list faces;
+    atomic_ulong changes;
+    uint64_t generation;
+    struct writer writers[WRITERS];
+    uint64_t displaced_ns; /* the latest write that has lost its place in `writers` */
+};
+
+struct cohere *cohere_open(uint64_t inval_ms)
+{
+    struct cohere *co = calloc(1, sizeof(*co));
+    pthread_condattr_t attr;
+
+    if (!co)
+        return NULL;
+    co->inval_ns = inval_ms * 1000000u;
+    list_init(&co->faces);
+    pthread_mutex_init(&co->held, NULL);
+    pthread_mutex_init(&co->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&co->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    return co;
+}
+
+void cohere_close(struct cohere *co)
+{
+    DFE_ASSERT(list_empty(&co->faces));
+    pthread_cond_destroy(&co->cond);
+    pthread_mutex_destroy(&co->lock);
+    pthread_mutex_destroy(&co->held);
+    free(co);
+}
+
+/* -- queues ----------------------------------------------------------------------------------- */
+
+static void item_done(struct cohere *co, struct item *item)
+{
+    list_del(&item->link);
+    if (item->change && --item->change->left == 0)
+        pthread_cond_broadcast(&co->cond);
+    free(item);
+}
+
+/* Takes the one who waits, if there is something to tell; run with wake_all after the unlock. */
+static void face_wake(struct face *face, struct list *wake)
+{
+    struct face_waiter *w = face->parked;
+
+    if (!w)
+        return;
+    if (face->lost || face->stopped) {
+        w->err = face->lost ? -ETIMEDOUT : -ESHUTDOWN;
+    } else if (!list_empty(&face->queued)) {
+        struct item *item = container_of(face->queued.next, struct item, link);
+
+        list_del(&item->link);
+        list_add_tail(&face->sent, &item->link);
+        w->inval = item->inval;
+        w->err = 0;
+    } else {
+        return;
+    }
+    face->parked = NULL;
+    list_add_tail(wake, &w->link);
+}
+
+static void wake_all(struct list *wake)
+{
+    list_for_each_safe(l, tmp, wake)
+    {
+        struct face_waiter *w = container_of(l, struct face_waiter, link);
+
+        list_del(&w->link);
+        w->fn(w);
+    }
+}
+
+/* Nothing is asked of it any more: who waits for it goes on. */
+static void face_drain(struct face *face, struct list *wake)
+{
+    list_for_each_safe(l, tmp, &face->queued)
+        item_done(face->co, container_of(l, struct item, link));
+    list_for_each_safe(l, tmp, &face->sent)
+        item_done(face->co, container_of(l, struct item, link));
+    face->n_told = 0;
+    face_wake(face, wake);
+}
+
+static void face_lose(struct face *face, const char *why, struct list *wake)
+{
+    if (face->lost || face->stopped)
+        return;
+    face->lost = true;
+    base_log(BASE_LOG_ERROR, "a mount is let go: %s", why);
+    face_drain(face, wake);
+}
+
+static void face_queue(struct face *face, const struct cohere_target *t, uint32_t what,
+                       struct cohere_change *change, struct list *wake)
+{
+    struct item *item = malloc(sizeof(*item));
+
+    if (!item) {
+        face_lose(face, "no memory for what it has to forget", wake);
+        return;
+    }
+    memset(&item->inval, 0, sizeof(item->inval));
+    item->inval.id = face->next_id++;
+    item->inval.ino = t->ino;
+    item->inval.what = what;
+    if (what == DFE_INVAL_ENTRY) {
+        item->inval.name_len = t->name_len;
+        memcpy(item->inval.name, t->name, t->name_len);
+    }
+    item->change = change;
+    if (change)
+        change->left++;
+    else
+        face->n_told++;
+    list_add_tail(&face->queued, &item->link);
+    face_wake(face, wake);
+}
+
+/* -- faces ------------------------------------------------------------------------------------ */
+
+int face_open(struct cohere *co, bool read_only, struct refs *held, uint64_t *generation,
+              struct face **out)
+{
+    struct face *face = calloc(1, sizeof(*face));
+    int ret = 0;
+
+    if (!face)
+        return -ENOMEM;
+    face->co = co;
+    face->held = held;
+    face->read_only = read_only;
+    face->next_id = 1;
+    list_init(&face->queued);
+    list_init(&face->sent);
+    pthread_mutex_lock(&co->lock);
+    list_for_each(l, &co->faces)
+    {
+        struct face *other = container_of(l, struct face, link);
+
+        if (!read_only && !other->read_only && !other->lost)
+            ret = -EBUSY;
+    }
+    if (ret == 0) {
+        uint64_t now = (uint64_t)base_real_ns();
+
+        co->generation = now > co->generation ? now : co->generation + 1;
+        *generation = co->generation;
+        list_add_tail(&co->faces, &face->link);
+        atomic_fetch_add(&co->n_faces, 1);
+    }
+    pthread_mutex_unlock(&co->lock);
+    if (ret < 0) {
+        free(face);
+        return base_refuse(ret, "the file system is mounted for writing already");
+    }
+    *out = face;
+    return 0;
+}
+
+void face_stop(struct face *face)
+{
+    struct list wake;
+
+    list_init(&wake);
+    pthread_mutex_lock(&face->co->lock);
+    face->stopped = true;
+    face_drain(face, &wake);
+    pthread_mutex_unlock(&face->co->lock);
+    wake_all(&wake);
+}
+
+void face_close(struct face *face)
+{
+    struct cohere *co = face->co;
+
+    face_stop(face);
+    pthread_mutex_lock(&co->lock);
+    list_del(&face->link);
+    atomic_fetch_sub(&co->n_faces, 1);
+    pthread_mutex_unlock(&co->lock);
+    free(face);
+}
+
+bool face_lost(struct face *face)
+{
+    return atomic_load(&face->lost);
+}
+
+int face_next(struct face *face, uint64_t done, struct face_waiter *w)
+{
+    struct cohere *co = face->co;
+    struct list wake;
+    int ret = 1;
+
+    list_init(&wake);
+    pthread_mutex_lock(&co->lock);
+    list_for_each_safe(l, tmp, &face->sent)
+    {
+        struct item *item = container_of(l, struct item, link);
+
+        if (done == 0 || item->inval.id != done)
+            continue;
+        if (!item->change)
+            face->n_told--;
+        item_done(co, item);
+    }
+    if (face->parked) {
+        ret = -EBUSY;
+    } else {
+        face->parked = w;
+        face_wake(face, &wake);
+        if (!list_empty(&wake)) {
+            list_del(&w->link);
+            ret = w->err;
+        }
+    }
+    pthread_mutex_unlock(&co->lock);
+    return ret;
+}
+
+void face_tell(struct face *face, uint64_t ino, uint32_t what)
+{
+    struct cohere_target t = {.ino = ino, .what = what};
+    struct list wake;
+    bool queued = false;
+
+    list_init(&wake);
+    pthread_mutex_lock(&face->co->lock);
+    /* The same again, while the last one has not left, says nothing new. */
+    if (!list_empty(&face->queued)) {
+        struct item *last = container_of(face->queued.prev, struct item, link);
+
+        queued = last->inval.ino == ino && last->inval.what == what;
+    }
+    if (face->n_told >= TOLD_MAX)
+        face_lose(face, "it does not ask what it has to forget", &wake);
+    else if (!queued && !face->lost && !face->stopped)
+        face_queue(face, &t, what, NULL, &wake);
+    pthread_mutex_unlock(&face->co->lock);
+    wake_all(&wake);
+}
+
+/* -- changes ---------------------------------------------------------------------------------- */
+
+void cohere_target(struct cohere_change *change, uint64_t ino, uint32_t what, const char *name,
+                   uint32_t name_len)
+{
+    DFE_ASSERT(change->n < COHERE_TARGETS && name_len < sizeof(((struct dfe_inval *)0)->name));
+    change->t[change->n++] =
+        (struct cohere_target){.ino = ino, .what = what, .name = name, .name_len = name_len};
+}
+
+static const unsigned what_marks[] = {
+    [DFE_INVAL_PAGES] = MARK_PAGES | MARK_ATTR,
+    [DFE_INVAL_ATTR] = MARK_ATTR,
+    [DFE_INVAL_ENTRY] = MARK_NAMES | MARK_ATTR,
+};
+
+/* What to ask of the face about the target; 0: nothing. A name of a directory says nothing of its
+ * other names: that mark stays until the directory is forgotten. */
+static uint32_t face_asks(struct face *face, const struct cohere_target *t, bool clear)
+{
+    unsigned marks = what_marks[t->what];
+    unsigned had = refs_marks(face->held, t->ino, marks);
+
+    if (clear && had & (MARK_PAGES | MARK_ATTR))
+        refs_unmark(face->held, t->ino, marks & ~(unsigned)MARK_NAMES);
+    if (had & MARK_NAMES)
+        return DFE_INVAL_ENTRY;
+    if (had & MARK_PAGES)
+        return DFE_INVAL_PAGES;
+    return had & MARK_ATTR ? DFE_INVAL_ATTR : 0;
+}
+
+static bool face_concerned(const struct face *face, const struct cohere_change *change)
+{
+    return face != change->self && !face->lost && !face->stopped;
+}
+
+bool cohere_due(struct cohere *co, const struct cohere_change *change)
+{
+    bool due = false;
+
+    if (atomic_load(&co->n_faces) == 0)
+        return false;
+    pthread_mutex_lock(&co->lock);
+    list_for_each(l, &co->faces)
+    {
+        struct face *face = container_of(l, struct face, link);
+
+        for (unsigned i = 0; !due && face_concerned(face, change) && i < change->n; i++)
+            due = face_asks(face, &change->t[i], false) != 0;
+    }
+    pthread_mutex_unlock(&co->lock);
+    return due;
+}
+
+bool cohere_others(struct cohere *co, const struct face *self)
+{
+    return atomic_load(&co->n_faces) > (self ? 1u : 0u);
+}
+
+void cohere_hold(struct cohere *co)
+{
+    pthread_mutex_lock(&co->held);
+}
+
+void cohere_release(struct cohere *co)
+{
+    pthread_mutex_unlock(&co->held);
+}
+
+static void send(struct cohere *co, struct cohere_change *change, bool waits)
+{
+    struct list wake;
+
+    list_init(&wake);
+    pthread_mutex_lock(&co->lock);
+    change->deadline_ns = base_mono_ns() + co->inval_ns;
+    list_for_each(l, &co->faces)
+    {
+        struct face *face = container_of(l, struct face, link);
+
+        for (unsigned i = 0; face_concerned(face, change) && i < change->n; i++) {
+            uint32_t what = face_asks(face, &change->t[i], true);
+
+            if (what)
+                face_queue(face, &change->t[i], what, waits ? change : NULL, &wake);
+        }
+    }
+    pthread_mutex_unlock(&co->lock);
+    wake_all(&wake);
+}
+
+void cohere_send(struct cohere *co, struct cohere_change *change)
+{
+    send(co, change, true);
+}
+
+void cohere_tell(struct cohere *co, struct cohere_change *change)
+{
+    send(co, change, false);
+}
+
+static bool list_has(struct list *items, const struct cohere_change *change)
+{
+    list_for_each(l, items)
+    {
+        if (container_of(l, struct item, link)->change == change)
+            return true;
+    }
+    return false;
+}
+
+/* Too late: the faces that hold the change up. */
+static void cohere_give_up(struct cohere *co, struct cohere_change *change, struct list *wake)
+{
+    list_for_each(l, &co->faces)
+    {
+        struct face *face = container_of(l, struct face, link);
+
+        if (list_has(&face->queued, change) || list_has(&face->sent, change))
+            face_lose(face, "it did not say in time that its kernel has forgotten", wake);
+    }
+}
+
+void cohere_wait(struct cohere *co, struct cohere_change *change)
+{
+    struct timespec until = {.tv_sec = (time_t)(change->deadline_ns / 1000000000u),
+                             .tv_nsec = (long)(change->deadline_ns % 1000000000u)};
+    struct list wake;
+
+    list_init(&wake);
+    pthread_mutex_lock(&co->lock);
+    while (change->left) {
+        if (pthread_cond_timedwait(&co->cond, &co->lock, &until) == ETIMEDOUT && change->left)
+            cohere_give_up(co, change, &wake);
+    }
+    pthread_mutex_unlock(&co->lock);
+    wake_all(&wake);
+}
+
+void cohere_count(struct cohere *co)
+{
+    atomic_fetch_add(&co->changes, 1);
+}
+
+uint64_t cohere_changes(struct cohere *co)
+{
+    return atomic_load(&co->changes);
+}
+
+/* -- who writes ------------------------------------------------------------------------------- */
+
+static struct writer *writer_slot(struct cohere *co, uint64_t ino)
+{
+    return &co->writers[(ino * 0x9e3779b97f4a7c15ull >> 32) % WRITERS];
+}
+
+void cohere_wrote(struct cohere *co, uint64_t ino)
+{
+    struct writer *w = writer_slot(co, ino);
+
+    pthread_mutex_lock(&co->lock);
+    if (w->ino != ino && w->at_ns > co->displaced_ns)
+        co->displaced_ns = w->at_ns;
+    *w = (struct writer){ino, base_mono_ns()};
+    pthread_mutex_unlock(&co->lock);
+}
+
+static bool wrote_within(struct cohere *co, uint64_t ino, uint64_t within_ns)
+{
+    struct writer *w = writer_slot(co, ino);
+    uint64_t at_ns;
+
+    pthread_mutex_lock(&co->lock);
+    at_ns = w->ino == ino ? w->at_ns : co->displaced_ns;
+    pthread_mutex_unlock(&co->lock);
+    return at_ns && base_mono_ns() - at_ns < within_ns;
+}
+
+bool cohere_shared(struct cohere *co, uint64_t ino)
+{
+    return wrote_within(co, ino, SHARED_NS);
+}
+
+bool cohere_wrote_lately(struct cohere *co, uint64_t ino)
+{
+    return wrote_within(co, ino, LATELY_NS);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The dispatcher's side of coherence: marks for the calling mount, changes under other mounts. */
+#include <errno.h>
+#include <string.h>
+
+#include "service/dispatch_int.h"
+
+/* -- what goes to a mount --------------------------------------------------------------------- */
+
+int mark(struct call *c, uint64_t ino, unsigned marks)
+{
+    int ret;
+
+    if (!c->mount)
+        return 0;
+    cohere_hold(c->hc->cohere);
+    ret = refs_mark(&c->h->refs, ino, marks);
+    cohere_release(c->hc->cohere);
+    return ret;
+}
+
+static bool counts_refs(const struct call *c)
+{
+    return c->mount || c->flags & DFE_REF;
+}
+
+int reserve_refs(struct call *c, uint64_t n)
+{
+    c->seen = cohere_changes(c->hc->cohere);
+    return counts_refs(c) ? refs_reserve(&c->h->refs, n) : 0;
+}
+
+void unreserve_refs(struct call *c, uint64_t n)
+{
+    if (counts_refs(c))
+        refs_unreserve(&c->h->refs, n);
+}
+
+bool found(struct call *c, uint64_t ino, unsigned marks)
+{
+    bool surplus = false;
+
+    if (c->mount && !c->holds)
+        cohere_hold(c->hc->cohere);
+    if (counts_refs(c))
+        surplus = refs_add(&c->h->refs, ino, c->flags & DFE_REF ? 1 : 0, c->mount ? marks : 0);
+    if (c->mount && !c->holds)
+        cohere_release(c->hc->cohere);
+    if (surplus)
+        dfe_fs_unref(c->fs, ino, 1);
+    return c->mount && cohere_changes(c->hc->cohere) != c->seen;
+}
+
+void tell_shared(struct call *c, struct dfe_attr *attr)
+{
+    if (c->mount && cohere_shared(c->hc->cohere, attr->ino))
+        attr->flags |= DFE_ATTR_SHARED;
+}
+
+void reply_attr(struct call *c, struct dfe_attr *attr)
+{
+    tell_shared(c, attr);
+    reply_struct(c, attr, sizeof(*attr));
+}
+
+void reply_found(struct call *c, struct dfe_attr *attr)
+{
+    struct dfe_attr fresh;
+
+    /* Something has changed before the mark was there (cohere.h, 2): once more, now that it is. */
+    if (found(c, attr->ino, MARK_ATTR)) {
+        if (dfe_fs_getattr(c->fs, attr->ino, DFE_NOWAIT, &fresh) == 0)
+            *attr = fresh;
+        else
+            attr->flags |= DFE_ATTR_SHARED;
+    }
+    reply_attr(c, attr);
+}
+
+/* -- changes ---------------------------------------------------------------------------------- */
+
+void change_inode(struct call *c, uint64_t ino, uint32_t what)
+{
+    cohere_target(&c->change, ino, what, NULL, 0);
+}
+
+void change_name(struct call *c, uint64_t dir, const void *name, size_t len)
+{
+    /* A name that is too long exists nowhere, and its change fails. */
+    if (len < sizeof(((struct dfe_inval *)0)->name))
+        cohere_target(&c->change, dir, DFE_INVAL_ENTRY, name, (uint32_t)len);
+}
+
+int change_named(struct call *c, uint64_t dir, const void *name, size_t len)
+{
+    struct dfe_attr attr;
+    int ret;
+
+    if (!cohere_others(c->hc->cohere, c->change.self))
+        return 0;
+    ret = dfe_fs_lookup(c->fs, dir, name, len, c->flags & DFE_NOWAIT, &attr);
+    if (ret == -EINPROGRESS)
+        return ret;
+    if (ret == 0)
+        change_inode(c, attr.ino, DFE_INVAL_ATTR);
+    return 0; /* what is wrong with the name, the change itself will say */
+}
+
+/* A call that must not wait runs from memory, so marks can wait for it: what is not marked when it
+ * looks is not marked when it has been applied, and one look is enough. */
+static int begin_at_once(struct call *c)
+{
+    struct cohere *co = c->hc->cohere;
+
+    if (!cohere_others(co, c->change.self))
+        return 0;
+    cohere_hold(co);
+    if (cohere_due(co, &c->change)) {
+        cohere_release(co);
+        return -EINPROGRESS;
+    }
+    c->holds = true;
+    return 0;
+}
+
+int change_begin(struct call *c)
+{
+    struct cohere *co = c->hc->cohere;
+
+    if (!c->mount) {
+        for (unsigned i = 0; i < c->change.n; i++)
+            cohere_wrote(co, c->change.t[i].ino);
+    }
+    if (must_not_wait(c))
+        return begin_at_once(c);
+    if (cohere_due(co, &c->change)) {
+        cohere_send(co, &c->change);
+        cohere_wait(co, &c->change);
+    }
+    return 0;
+}
+
+int64_t change_end(struct call *c, int64_t ret)
+{
+    struct cohere *co = c->hc->cohere;
+
+    if (ret != -EINPROGRESS)
+        cohere_count(co);
+    if (c->holds)
+        cohere_release(co);
+    c->holds = false;
+    if (ret == -EINPROGRESS || must_not_wait(c) || !cohere_due(co, &c->change))
+        return ret;
+    if (ret < 0) {
+        /* Nothing has changed, or not all of it: nobody has been promised anything. */
+        cohere_tell(co, &c->change);
+    } else {
+        cohere_send(co, &c->change);
+        cohere_wait(co, &c->change);
+    }
+    return ret;
+}
