@@ -11,6 +11,7 @@
 #define DFE_SERVICE_SERVICE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/keep.h"
 
@@ -20,5 +21,9 @@ struct dfe_service_opts;
  * dfe_service_opts. */
 int worker_run(const struct dfe_service_opts *opts, int listen_fd, struct keep *keep,
                unsigned restarts);
+
+/* The key of sessions' secrets. A supervisor sets a random one before it forks, so that a session
+ * can be taken up again with the next worker; without it each worker has its own. */
+void worker_set_key(const uint8_t key[16]);
 
 #endif

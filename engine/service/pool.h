@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Threads for what waits: made on demand, gone when idle.
+ *
+ * Jobs queue in lanes; a lane belongs to a class. At most `limit` jobs of a lane and of a class run
+ * at once, and the lanes of a class take turns: so no session can use up the threads, and classes
+ * cannot block each other (a request that waits for a mount's kernel does so while the mount's own
+ * requests have threads of their own).
+ */
+#ifndef DFE_SERVICE_POOL_H
+#define DFE_SERVICE_POOL_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "base/list.h"
+
+struct pool_class {
+    struct list lanes; /* that have jobs and may run one more */
+    unsigned running, limit;
+};
+
+struct pool_lane {
+    struct list link;
+    struct list jobs;
+    struct pool_class *cls;
+    unsigned running, limit;
+};
+
+struct pool_job {
+    struct list link;
+    struct pool_lane *lane;
+    void (*run)(struct pool_job *job); /* the job may be freed or submitted again in it */
+};
+
+enum pool_kind { POOL_DATA, POOL_MOUNT, POOL_INVAL, POOL_LONG, POOL_ODD, POOL_END, POOL_KINDS };
+
+struct pool {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    struct pool_class cls[POOL_KINDS];
+    unsigned threads, idle;
+    bool stop;
+};
+
+int pool_open(struct pool *pool);
+void pool_close(struct pool *pool); /* nothing is queued; waits for what runs */
+void pool_lane_init(struct pool *pool, struct pool_lane *lane, enum pool_kind kind,
+                    unsigned limit);
+void pool_submit(struct pool *pool, struct pool_lane *lane, struct pool_job *job);
+/* Moves the jobs that have not begun to `out`. */
+void pool_cancel(struct pool *pool, struct pool_lane *lane, struct list *out);
+/* Jobs of the lane that run. */
+unsigned pool_running(struct pool *pool, struct pool_lane *lane);
+
+#endif
