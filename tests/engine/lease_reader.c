@@ -81,14 +81,10 @@ bool reader_record(const struct lease_reader *r, uint32_t i, uint64_t ino,
     return same(&r->record[i].gen, out->gen);
 }
 
-bool reader_copy(const struct lease_reader *r, const struct cache_lease *lease, unsigned n,
-                 uint64_t ino, const uint64_t *off, const size_t *len, uint8_t *dst,
-                 struct proto_record *out)
+/* R2 to R5, but for the record */
+static bool copy_lines(const struct lease_reader *r, const struct cache_lease *lease, unsigned n,
+                       const uint64_t *off, const size_t *len, uint8_t *dst)
 {
-    const struct proto_record *record = &r->record[lease[0].record];
-
-    if (!record_load(record, ino, out)) /* R1 */
-        return false;
     for (unsigned i = 0; i < n; i++) {
         const struct cache_lease *l = &lease[i];
         CHECK(reader_has(r, &l->place) && l->record == lease[0].record);
@@ -103,5 +99,22 @@ bool reader_copy(const struct lease_reader *r, const struct cache_lease *lease, 
     for (unsigned i = 0; i < n; i++)
         if (!same(&r->line[lease[i].line].gen, lease[i].gen)) /* R5 */
             return false;
-    return same(&record->gen, out->gen);
+    return true;
+}
+
+bool reader_copy(const struct lease_reader *r, const struct cache_lease *lease, unsigned n,
+                 uint64_t ino, const uint64_t *off, const size_t *len, uint8_t *dst,
+                 struct proto_record *out)
+{
+    const struct proto_record *record = &r->record[lease[0].record];
+
+    return record_load(record, ino, out) && copy_lines(r, lease, n, off, len, dst) &&
+           same(&record->gen, out->gen);
+}
+
+bool reader_copy_lines(const struct lease_reader *r, const struct cache_lease *lease, unsigned n,
+                       uint64_t ino, const uint64_t *off, const size_t *len, uint8_t *dst,
+                       struct proto_record *out)
+{
+    return reader_record(r, lease[0].record, ino, out) && copy_lines(r, lease, n, off, len, dst);
 }

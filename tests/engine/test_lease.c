@@ -271,6 +271,36 @@ static void lines_are_recycled(void)
     end();
 }
 
+/* A record goes to another file; the lines of its old one go with it although others are free. */
+static void lines_go_with_records(void)
+{
+    enum { RECORDS = 3 };
+    struct cache_file *files[RECORDS + 1], *first;
+    struct rig_owner owners[RECORDS + 1];
+    struct cache_lease l[RECORDS + 1];
+    struct proto_record r;
+
+    begin(RECORDS + 1);
+    first = file;
+    for (unsigned i = 0; i <= RECORDS; i++) {
+        file = files[i] = rig_file(&rig, &owners[i], 100 + i);
+        put(0, BLOCK, 1);
+        CHECK_EQ(cache_publish(file, 0), 0);
+        if (i == RECORDS)
+            for (unsigned k = 1; k < RECORDS; k++)
+                cache_drop(rig.cache, files[k]);
+        l[i] = lease(0);
+    }
+    CHECK_EQ(l[RECORDS].record, l[0].record);
+    CHECK(l[RECORDS].line != l[0].line || l[RECORDS].gen != l[0].gen);
+    CHECK(reader.line[l[0].line].gen != l[0].gen);
+    CHECK(reader_record(&reader, l[RECORDS].record, 100 + RECORDS, &r));
+    for (unsigned i = 0; i <= RECORDS; i++)
+        cache_file_put(files[i]);
+    file = first;
+    end();
+}
+
 /* 3 records, more files: a record never speaks of another file to the leases of its old one. */
 static void records_are_recycled(void)
 {
@@ -328,6 +358,7 @@ int main(void)
     RUN(records_die_with_files);
     RUN(lines_are_recycled);
     RUN(records_are_recycled);
+    RUN(lines_go_with_records);
     RUN(tables_are_sealed);
     return 0;
 }
