@@ -21,6 +21,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -34,8 +35,6 @@
 #include "base/keep.h"
 #include "base/log.h"
 #include "service/service.h"
-
-#pragma weak worker_run
 
 /* Kept memory. The log of data holds what may be unwritten, within reason: a full log only makes
  * writers wait for a publication. Pages are touched when they are used. */
@@ -58,6 +57,7 @@ struct supervisor {
         void *ptr;
         size_t bytes;
     } keep;
+    uint8_t key[16]; /* of sessions' secrets: the same for every worker */
     int listen_fd, signal_fd;
     sigset_t old_mask;
     dev_t socket_dev; /* of the name that was made */
@@ -280,6 +280,7 @@ static _Noreturn void become_worker(struct supervisor *s, int line_fd)
     if (opts.ready_fd >= 0)
         close(opts.ready_fd);
     opts.ready_fd = line_fd;
+    worker_set_key(s->key);
     ret = keep_open(s->keep.ptr, s->keep.bytes, &keep);
     if (ret < 0)
         base_fail(ret, "the kept memory is damaged");
@@ -455,8 +456,7 @@ static int check_opts(const struct dfe_service_opts *o)
 
 int dfe_service_run(const struct dfe_service_opts *opts)
 {
-    struct supervisor s = {
-        .listen_fd = -1, .signal_fd = -1, .line_fd = -1, .pid = getpid()};
+    struct supervisor s = {.listen_fd = -1, .signal_fd = -1, .line_fd = -1, .pid = getpid()};
     int ret;
 
     base_clear_error();
@@ -471,6 +471,10 @@ int dfe_service_run(const struct dfe_service_opts *opts)
     ret = catch_signals(&s);
     if (ret < 0)
         goto out;
+    if (getrandom(s.key, sizeof(s.key), 0) != sizeof(s.key)) {
+        ret = base_refuse(-EIO, "no random numbers: %s", strerror(errno));
+        goto out;
+    }
     ret = make_keep(&s);
     if (ret < 0)
         goto out;
@@ -478,8 +482,10 @@ int dfe_service_run(const struct dfe_service_opts *opts)
         s.listen_fd = s.opts.listen_fd;
     else
         ret = make_socket(&s);
-    if (ret == 0)
+    if (ret == 0) {
+        fcntl(s.listen_fd, F_SETFL, fcntl(s.listen_fd, F_GETFL) | O_NONBLOCK);
         ret = supervise(&s);
+    }
     remove_socket(&s);
     if (s.listen_fd >= 0 && s.opts.listen_fd < 0)
         close(s.listen_fd);

@@ -25,7 +25,15 @@ static struct shared {
     int workers, terms, restarts;
     bool kept;        /* the next worker found what the last one wrote */
     pid_t pid;
+    uint8_t key[16];
 } *shared;
+
+void worker_set_key(const uint8_t key[16])
+{
+    if (shared->workers == 0)
+        memcpy(shared->key, key, 16);
+    CHECK_EQ(memcmp(shared->key, key, 16), 0); /* all workers have the same */
+}
 
 static void serve(void)
 {
