@@ -78,7 +78,7 @@ static unsigned serve_all(struct ring *r)
         n += serve_peer(p);
         if (atomic_load_explicit(&p->bad, memory_order_relaxed)) {
             list_del(&p->ring_link); /* the main thread ends it */
-            worker_kick(r->worker);
+            worker_wake(r->worker);
         }
     }
     if (n > 0)

@@ -113,7 +113,7 @@ static int send_answer(struct peer *p, const struct proto_msg *m, int error, uin
 
     if (rc == -EAGAIN) { /* asks and does not read */
         atomic_store(&p->bad, "answers that are not taken");
-        worker_kick(p->worker);
+        worker_wake(p->worker);
     }
     return rc;
 }
@@ -529,7 +529,7 @@ static void run_end(struct pool_job *job)
     pthread_mutex_lock(&w->lock);
     list_add_tail(&w->ended, &p->link);
     pthread_mutex_unlock(&w->lock);
-    worker_kick(w);
+    worker_wake(w);
 }
 
 void peer_end(struct peer *p, const char *bad)

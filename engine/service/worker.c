@@ -35,7 +35,7 @@ uint64_t worker_secret(uint64_t session)
     return base_siphash(secret_key, &session, sizeof(session));
 }
 
-void worker_kick(struct worker *w)
+void worker_wake(struct worker *w)
 {
     uint64_t one = 1;
 

@@ -152,7 +152,7 @@ struct worker {
 };
 
 /* -- worker.c */
-void worker_kick(struct worker *w);
+void worker_wake(struct worker *w);
 uint64_t worker_secret(uint64_t session);
 
 /* -- ring.c */

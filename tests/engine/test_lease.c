@@ -331,6 +331,49 @@ static void records_are_recycled(void)
     end();
 }
 
+/* One domain has the whole arena; another one's first slot costs it an extent, not everything. */
+static void domains_share_the_arena(void)
+{
+    enum { ARENA = 64 << 20 };
+    struct cache_info before, after;
+    struct rig_owner other;
+    struct cache_file *mine, *theirs;
+    struct obj_cont *cont, *first;
+    struct cache_lease l;
+    uint8_t *buf = calloc(1, ARENA);
+
+    begin(0);
+    put(0, 8 << 20, 1);
+    for (uint64_t off = 8 << 20; off < ARENA; off += 8 << 20) {
+        CHECK_EQ(cache_publish(file, 0), 0);
+        put(off, 8 << 20, 1);
+    }
+    CHECK_EQ(cache_publish(file, 0), 0);
+    CHECK_EQ(cache_read(file, 0, buf, ARENA, 0), ARENA);
+    CHECK_EQ(obj_cont_create(rig.pool, "d"), 0);
+    CHECK_EQ(obj_cont_open(rig.pool, "d", NULL, &cont), 0);
+    cache_domain(rig.cache, cont, 10);
+    first = rig.cont;
+    mine = file;
+    rig.cont = cont;
+    file = theirs = rig_file(&rig, &other, INO);
+    cache_query(rig.cache, &before);
+    CHECK(before.slots_bytes > ARENA / 8 * 7);
+    put(0, BLOCK, 3);
+    cache_query(rig.cache, &after);
+    CHECK(after.slots_bytes >= before.slots_bytes - DFE_ARENA_EXTENT_BYTES);
+    CHECK_EQ(cache_lease(file, 0, 0, &l), 0);
+    CHECK_EQ(l.place.domain, 10);
+    rig.cont = first;
+    file = mine;
+    CHECK_EQ(cache_publish(theirs, 0), 0);
+    cache_file_put(theirs);
+    CHECK_EQ(cache_forget(rig.cache, cont), 0);
+    obj_cont_close(cont);
+    free(buf);
+    end();
+}
+
 static void tables_are_sealed(void)
 {
     struct proto_line line = {.gen = 2};
@@ -359,6 +402,7 @@ int main(void)
     RUN(lines_are_recycled);
     RUN(records_are_recycled);
     RUN(lines_go_with_records);
+    RUN(domains_share_the_arena);
     RUN(tables_are_sealed);
     return 0;
 }
