@@ -235,6 +235,7 @@ static void test_a_worker_ends_with_its_supervisor(void)
         usleep(10000);
     CHECK_EQ(shared->terms, 1);
     /* The name that is left is replaced by the next one's. */
+    reset();
     pid = start(line, -1);
     CHECK_EQ(strcmp(line, "ok\n"), 0);
     CHECK(answers(socket_path()));
