@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/keep.h"
+#include "cache/keep_log.h"
 #include "ns/impl.h"
 
 static int lookup_locked(struct ns_call *c, uint64_t dir_ino, const char *name, size_t name_len,
@@ -122,6 +124,7 @@ struct setattr {
     unsigned set;
     struct ns_stat st; /* of the record to come */
     bool acl;          /* the access ACL in c->xattr follows the mode */
+    bool streamed;     /* that belongs to data that is not published */
     bool mtime;        /* in->mtime_ns, or now, becomes the mtime */
     int64_t mtime_ns;
 };
@@ -186,11 +189,12 @@ static int setattr_size(struct ns_call *c, struct setattr *s)
         return 0;
     }
     err = data_file(inode);
+    c->size = s->in->size;
+    c->truncates_first = s->set != DFE_SET_SIZE;
     if (!err)
-        err = cache_truncate(inode->file, s->in->size, c->now_ns, CACHE_NOWAIT);
+        err = call_truncate(c, inode, CACHE_NOWAIT);
     if (err == -EINPROGRESS) {
         c->inode = inode;
-        c->size = s->in->size;
         c->old_size = now.size;
         return call_need(c, NEED_TRUNCATE);
     }
@@ -222,12 +226,44 @@ static int setattr_commit(struct ns_call *c, struct setattr *s)
     return call_commit(c, tx);
 }
 
+/* All fields but the size. */
+static int setattr_make(struct ns_call *c, struct setattr *s)
+{
+    struct ns_inode *inode = s->inode;
+    struct cache_file *file = s->mtime && S_ISREG(inode->st.mode) ? inode->file : NULL;
+    struct kept_change kept = {0};
+    int err = 0;
+
+    if (file)
+        err = cache_kept_mtime_begin(file, s->mtime_ns, &kept);
+    if (err == -EINPROGRESS) {
+        c->inode = inode;
+        return call_need(c, NEED_KEPT);
+    }
+    if (file && s->streamed)
+        keep_part(c->ns->keep, true);
+    if (!err && (s->set != DFE_SET_SIZE || !c->truncated))
+        err = setattr_commit(c, s);
+    if (file && s->streamed)
+        keep_part(c->ns->keep, false);
+    if (err) {
+        if (file)
+            cache_kept_mtime_cancel(file, &kept);
+        return err;
+    }
+    inode->st = s->st;
+    if (s->acl)
+        inode->xattr_changes++;
+    if (file && cache_kept_mtime_done(file, s->mtime_ns, s->streamed, &kept))
+        data_mtime_pending(inode);
+    return 0;
+}
+
 static int setattr_locked(struct ns_call *c, uint64_t ino, const struct dfe_attr *in, unsigned set,
                           struct dfe_attr *out)
 {
     struct setattr s = {.in = in, .set = set};
     struct ns_inode *inode;
-    bool streamed;
     int err;
 
     err = call_writable(c);
@@ -260,21 +296,13 @@ static int setattr_locked(struct ns_call *c, uint64_t ino, const struct dfe_attr
     if (s.acl)
         acl_chmod(c->xattr.value, c->xattr.len, s.st.mode);
     /* The times of dirty data go with it, not before it. */
-    streamed = S_ISREG(inode->st.mode) && data_dirty(inode);
-    if (s.mtime && !streamed)
+    s.streamed = S_ISREG(inode->st.mode) &&
+                 (data_dirty(inode) || (c->ns->keep && inode->state & INODE_SETTLE));
+    if (s.mtime && !s.streamed)
         s.st.mtime_ns = s.mtime_ns;
-    if (set != DFE_SET_SIZE || !c->truncated)
-        err = setattr_commit(c, &s);
+    err = setattr_make(c, &s);
     if (err)
         return err;
-    inode->st = s.st;
-    if (s.acl)
-        inode->xattr_changes++;
-    if (s.mtime && S_ISREG(inode->st.mode) && inode->file) {
-        cache_file_set_mtime(inode->file, s.mtime_ns);
-        if (streamed)
-            data_mtime_pending(inode);
-    }
     inode_attr(inode, out);
     return 0;
 }

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/keep.h"
 #include "base/log.h"
+#include "cache/keep_log.h"
 #include "ns/impl.h"
 
 /* A commit that still has no room after so many waits, or needs more of the index than one that
@@ -37,9 +39,22 @@ int call_writable(struct ns_call *c)
     return c->ns->frozen ? call_need(c, NEED_WAIT) : 0;
 }
 
+int call_truncate(struct ns_call *c, struct ns_inode *inode, unsigned flags)
+{
+    int err;
+
+    if (c->truncates_first)
+        keep_part(c->ns->keep, true);
+    err = cache_truncate(inode->file, c->size, c->now_ns, flags);
+    if (c->truncates_first)
+        keep_part(c->ns->keep, false);
+    return err;
+}
+
 static int call_unlocked(struct ns_call *c)
 {
-    bool data = c->need == NEED_PUBLISH || c->need == NEED_TRUNCATE || c->need == NEED_USED;
+    bool data = c->need == NEED_PUBLISH || c->need == NEED_TRUNCATE || c->need == NEED_USED ||
+                c->need == NEED_KEPT;
     struct ns_inode *inode = data ? c->inode : NULL;
     uint64_t used = 0;
     uint32_t published = inode ? inode->published : 0;
@@ -52,7 +67,9 @@ static int call_unlocked(struct ns_call *c)
     if (c->need == NEED_PUBLISH)
         err = cache_publish(inode->file, 0);
     else if (c->need == NEED_TRUNCATE)
-        err = cache_truncate(inode->file, c->size, c->now_ns, 0);
+        err = call_truncate(c, inode, 0);
+    else if (c->need == NEED_KEPT)
+        err = cache_kept_wait(inode->file);
     else if (c->need == NEED_USED)
         err = cache_used(inode->file, &used);
     else if (c->need == NEED_ROOM)
@@ -88,6 +105,9 @@ bool call_retry(struct ns_call *c, int *err)
     case NEED_INODE:
         *err = inode_load(c);
         break;
+    case NEED_HOME:
+        *err = restore_inode(c->ns, c->ino, c->birth);
+        break;
     case NEED_RANGE:
         *err = dir_load(c);
         break;
@@ -97,6 +117,7 @@ bool call_retry(struct ns_call *c, int *err)
     case NEED_PUBLISH:
     case NEED_TRUNCATE:
     case NEED_USED:
+    case NEED_KEPT:
     case NEED_ROOM:
     case NEED_NUMBERS:
         *err = call_unlocked(c);

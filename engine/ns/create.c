@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/keep.h"
 #include "ns/impl.h"
 
 /* What is to be made. */
@@ -119,6 +120,7 @@ static int create_commit(struct ns_call *c, struct create_new *new)
     err = obj_tx_begin(c->ns->cont, nsrec_dir_id(dir->ino), &tx);
     if (err)
         return err;
+    keep_value(c->ns->keep, inode->ino); /* the answer, should we not live to give it */
     err = name_put(tx, dir->ino, &new->slot, new->entry);
     if (!err)
         err = inode_put_record(tx, dir->ino, inode, &new->st);

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/keep.h"
+#include "cache/keep_log.h"
 #include "ns/impl.h"
 
 /* Small files that are read ahead together, and how near the last one must have been. */
@@ -24,7 +26,7 @@ bool data_dirty(const struct ns_inode *inode)
 int data_file(struct ns_inode *inode)
 {
     struct ns *ns = inode->ns;
-    struct cache_cut cut = {inode->st.size, inode->st.mtime_ns, inode->st.version};
+    struct cache_cut cut = {inode->st.size, inode->st.mtime_ns, inode->st.version, 0};
     int err;
 
     if (inode->file) {
@@ -131,7 +133,7 @@ static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *
     struct ns *ns = inode->ns;
     struct ns_stat st;
     uint8_t stale;
-    bool live;
+    bool live, late;
     int err = -ESTALE;
 
     pthread_mutex_lock(&ns->lock);
@@ -144,6 +146,7 @@ static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *
     stale = inode->state & INODE_STALE;
     inode->state &= (uint8_t)~INODE_STALE;
     inode->published++;
+    late = inode->pins > 0;
     st = inode->st;
     pthread_mutex_unlock(&ns->lock);
     if (!live) {
@@ -153,6 +156,11 @@ static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *
     st.size = cut->size;
     st.mtime_ns = cut->mtime_ns;
     st.version = cut->version;
+    if (ns->keep && late) { /* a write may be in the cut that has not come to its ctime and used */
+        if (st.ctime_ns < cut->changed_ns)
+            st.ctime_ns = cut->changed_ns;
+        st.flags |= NSREC_INODE_USED_UNSURE;
+    }
     err = inode_put_record(tx, 0, inode, &st);
     if (err)
         obj_tx_abort(tx);
@@ -172,7 +180,14 @@ static int data_publish(void *owner, struct obj_tx *tx, const struct cache_cut *
     return err;
 }
 
-const struct cache_owner_ops data_ops = {.publish = data_publish};
+static uint64_t data_home(void *owner)
+{
+    const struct ns_inode *inode = owner;
+
+    return inode->birth;
+}
+
+const struct cache_owner_ops data_ops = {.publish = data_publish, .home = data_home};
 
 void data_mtime_pending(struct ns_inode *inode)
 {
@@ -199,10 +214,12 @@ int data_settle(struct ns_call *c, struct ns_inode *inode)
     struct ns_stat st = inode->st;
     struct cache_cut cut;
     struct obj_tx *tx;
+    int64_t kept;
     int err = 0;
 
     if (!(inode->state & INODE_SETTLE) || inode->state & INODE_BUSY || data_dirty(inode))
         return 0;
+    kept = cache_kept_clean(inode->file);
     cache_file_cut(inode->file, &cut);
     if ((cut.mtime_ns != st.mtime_ns || inode->state & INODE_STALE) &&
         !(inode->state & INODE_DEAD)) {
@@ -211,14 +228,17 @@ int data_settle(struct ns_call *c, struct ns_inode *inode)
         if (err)
             return err;
         err = inode_put_record(tx, inode->birth, inode, &st);
+        keep_pause(c->ns->keep);
         if (err)
             obj_tx_abort(tx);
         else
             err = call_commit(c, tx);
+        keep_resume(c->ns->keep);
         if (err)
             return err;
         inode->st = st;
     }
+    cache_kept_settled(inode->file, kept);
     inode->state &= (uint8_t)~(INODE_SETTLE | INODE_STALE);
     list_del(&inode->files);
     list_add_tail(&c->ns->files, &inode->files);

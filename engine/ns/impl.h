@@ -104,6 +104,8 @@ struct ns {
     struct cache *cache;
     struct obj_cont *cont;
     struct obj_pool *pool;
+    struct keep *keep; /* or NULL */
+    uint32_t cont_number;
     bool read_only;
     bool stop, working; /* the worker: asked to end; busy, no need to wake it */
     bool worker_started;
@@ -121,6 +123,9 @@ struct ns {
     uint64_t orphans;        /* records in the META object */
     struct ns_orphan *found; /* at open, for the worker */
     size_t nfound;
+    uint64_t grace_until_ns;  /* monotonic: orphans are kept for holders to come; 0: not any more */
+    struct ns_inode **grace;  /* pinned for that */
+    size_t ngrace;
 
     struct list dirs; /* with entries in memory, least recently used first */
     uint64_t entries, complete;
@@ -150,6 +155,8 @@ enum call_need {
     NEED_PUBLISH,  /* inode */
     NEED_TRUNCATE, /* inode, size */
     NEED_USED,     /* inode */
+    NEED_HOME,     /* ino, birth */
+    NEED_KEPT,     /* inode */
     NEED_XATTR,    /* inode, xattr.name */
 };
 
@@ -187,6 +194,7 @@ struct ns_call {
     uint64_t size, old_size;
     uint64_t missing; /* inode whose record is not there */
     bool published, truncated;
+    bool truncates_first; /* the call is not done with the size */
     bool advanced; /* has loaded a piece of a directory */
     struct call_range ranges[2];
     unsigned range_next;
@@ -200,6 +208,8 @@ int call_end(struct ns_call *c, int err);
 int call_need(struct ns_call *c, enum call_need need);
 /* Commits and ends tx; nothing changed where it fails. */
 int call_commit(struct ns_call *c, struct obj_tx *tx);
+/* The data stream's part of a new size (c->size); without the lock, or with CACHE_NOWAIT. */
+int call_truncate(struct ns_call *c, struct ns_inode *inode, unsigned flags);
 /* -EROFS, or 0. */
 int call_writable(struct ns_call *c);
 
@@ -208,6 +218,7 @@ int call_writable(struct ns_call *c);
 int inode_table_open(struct ns *ns);
 void inode_table_close(struct ns *ns);
 struct ns_inode *inode_find(struct ns *ns, uint64_t ino); /* live, or NULL */
+struct ns_inode *inode_in_table(struct ns *ns, uint64_t ino); /* in any state, or NULL */
 struct ns_inode *inode_new(struct ns *ns, uint64_t ino, uint64_t birth);
 void inode_free(struct ns_inode *inode); /* out of the table too */
 /* Sets what the record says; a directory gets its ns_dir under `parent`. */
@@ -225,6 +236,7 @@ int inode_idle(struct ns_call *c, struct ns_inode *inode);
 void inode_pin(struct ns_inode *inode);
 void inode_unpin(struct ns_inode *inode);
 void inode_ref(struct ns_inode *inode);
+void inode_unref(struct ns_inode *inode, uint64_t n);
 /* Its last link went, and inode_rest comes next: its space will come back. */
 void inode_orphan(struct ns_inode *inode);
 /* After a change of refs, pins or nlink: rests, is to be reclaimed, or neither. */
@@ -322,6 +334,19 @@ void data_mtime_pending(struct ns_inode *inode);
 /* After a change without the lock st's ctime and used are set; `published` is from before. */
 void data_changed(struct ns_inode *inode, uint32_t published);
 void data_trim_files(struct ns *ns);
+
+/* restore.c: what an earlier process left */
+/* Loads it, and the directories that it needs; with the lock, which is dropped meanwhile. -ESTALE:
+ * there is no such inode. */
+int restore_inode(struct ns *ns, uint64_t ino, uint64_t birth);
+/* Is it known where the record of a number is that somebody has referred to? */
+bool restore_home(struct ns *ns, uint64_t ino, uint64_t *birth);
+/* After worker_find_orphans, before anybody else is there. Without the lock. */
+int grace_begin(struct ns *ns, uint32_t ms);
+bool grace_hold(struct ns_inode *inode); /* pins an inode without links; false: no grace */
+void grace_end(struct ns *ns);
+int restore_changes(struct ns *ns); /* without the lock, before anybody else is there */
+void restore_abandon(struct ns *ns);
 
 /* worker.c */
 int worker_start(struct ns *ns);

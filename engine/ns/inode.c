@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/keep.h"
 #include "base/log.h"
 #include "ns/impl.h"
 
@@ -63,6 +64,11 @@ struct ns_inode *inode_find(struct ns *ns, uint64_t ino)
     struct ns_inode *inode = table_find(ns, ino);
 
     return inode && !(inode->state & INODE_DEAD) ? inode : NULL;
+}
+
+struct ns_inode *inode_in_table(struct ns *ns, uint64_t ino)
+{
+    return table_find(ns, ino);
 }
 
 struct ns_inode *inode_new(struct ns *ns, uint64_t ino, uint64_t birth)
@@ -127,6 +133,10 @@ int inode_get(struct ns_call *c, uint64_t ino, struct ns_inode **out)
 {
     struct ns_inode *inode = inode_find(c->ns, ino);
 
+    if (!inode && restore_home(c->ns, ino, &c->birth)) {
+        c->ino = ino;
+        return call_need(c, NEED_HOME);
+    }
     if (!inode)
         return -ESTALE;
     if (inode->state & INODE_LOADING)
@@ -276,6 +286,8 @@ void inode_rest(struct ns_inode *inode)
     }
     if (!inode_resting(inode))
         return;
+    if (inode->st.nlink == 0 && grace_hold(inode))
+        return;
     if (inode->st.nlink == 0) {
         inode->state |= INODE_DEAD;
         list_add_tail(&ns->dead, &inode->rest);
@@ -302,7 +314,20 @@ void inode_unpin(struct ns_inode *inode)
 
 void inode_ref(struct ns_inode *inode)
 {
-    inode->refs++;
+    struct ns *ns = inode->ns;
+
+    if (inode->refs++ == 0 && ns->keep)
+        keep_home_set(ns->keep, ns->cont_number, inode->ino, inode->birth);
+    inode_rest(inode);
+}
+
+void inode_unref(struct ns_inode *inode, uint64_t n)
+{
+    struct ns *ns = inode->ns;
+
+    inode->refs -= n;
+    if (inode->refs == 0 && ns->keep)
+        keep_home_clear(ns->keep, ns->cont_number, inode->ino);
     inode_rest(inode);
 }
 

@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/keep.h"
 #include "base/log.h"
 #include "base/words.h"
 #include "ns/impl.h"
@@ -131,6 +132,7 @@ static void ns_free(struct ns *ns)
     pthread_cond_destroy(&ns->changed);
     pthread_mutex_destroy(&ns->lock);
     free(ns->found);
+    free(ns->grace);
     free(ns);
 }
 
@@ -159,6 +161,13 @@ static struct ns *ns_new(struct cache *cache, struct obj_cont *cont, const struc
     ns->inode_bound = opts && opts->inode_bound ? opts->inode_bound : NS_INODE_BOUND;
     ns->entry_bound = 2 * ns->inode_bound;
     ns->hash_bits = opts && opts->name_hash_bits ? opts->name_hash_bits : 63;
+    if (opts && opts->keep && !ns->read_only) {
+        struct obj_cont_info info;
+
+        obj_cont_query(cont, &info);
+        ns->cont_number = info.number;
+        ns->keep = opts->keep;
+    }
     return ns;
 }
 
@@ -183,9 +192,14 @@ int ns_open(struct cache *cache, struct obj_cont *cont, const struct ns_opts *op
         err = number_extend(ns);
     if (!err && !ns->read_only)
         err = worker_find_orphans(ns);
+    if (!err && !ns->read_only && opts)
+        err = grace_begin(ns, opts->orphan_grace_ms);
+    if (!err)
+        err = restore_changes(ns);
     if (!err)
         err = worker_start(ns);
     if (err) {
+        restore_abandon(ns);
         ns_free(ns);
         return err == -EUCLEAN ? -EIO : err;
     }
@@ -199,8 +213,8 @@ static void close_drop_refs(struct ns *ns)
     pthread_mutex_lock(&ns->lock);
     for (uint64_t i = 0; i <= ns->bucket_mask; i++) {
         for (struct ns_inode *inode = ns->buckets[i]; inode; inode = inode->next) {
-            inode->refs = 0;
-            inode_rest(inode);
+            if (inode->refs > 0)
+                inode_unref(inode, inode->refs);
         }
     }
     pthread_mutex_unlock(&ns->lock);
@@ -227,6 +241,9 @@ int ns_close(struct ns *ns)
     int err = 0;
 
     close_drop_refs(ns);
+    pthread_mutex_lock(&ns->lock);
+    grace_end(ns);
+    pthread_mutex_unlock(&ns->lock);
     if (!ns->read_only)
         err = ns_sync(ns);
     worker_stop(ns); /* after what is dead has been reclaimed */
@@ -252,15 +269,16 @@ void ns_query(struct ns *ns, struct ns_info *out)
 int ns_ref(struct ns *ns, uint64_t ino)
 {
     struct ns_inode *inode;
+    struct ns_call c;
     int err;
 
-    pthread_mutex_lock(&ns->lock);
-    inode = inode_find(ns, ino);
-    err = inode && !(inode->state & INODE_LOADING) ? 0 : -ESTALE;
+    call_begin(&c, ns, 0);
+    do
+        err = inode_get(&c, ino, &inode);
+    while (call_retry(&c, &err));
     if (!err)
         inode_ref(inode);
-    pthread_mutex_unlock(&ns->lock);
-    return err;
+    return call_end(&c, err);
 }
 
 void ns_unref(struct ns *ns, uint64_t ino, uint64_t n)
@@ -274,8 +292,7 @@ void ns_unref(struct ns *ns, uint64_t ino, uint64_t n)
             base_log(BASE_LOG_WARN, "inode %llu: %llu references given back, %llu were taken",
                      (unsigned long long)ino, (unsigned long long)n,
                      (unsigned long long)inode->refs);
-        inode->refs -= n < inode->refs ? n : inode->refs;
-        inode_rest(inode);
+        inode_unref(inode, n < inode->refs ? n : inode->refs);
         if (ns->nresting > ns->inode_bound)
             inode_evict_some(ns);
     }

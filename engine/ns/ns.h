@@ -47,6 +47,8 @@ int ns_open(struct cache *cache, struct obj_cont *cont, const struct ns_opts *op
 int ns_close(struct ns *ns);
 void ns_query(struct ns *ns, struct ns_info *out);
 
+/* Of an inode in memory; with keep also of one that somebody referred to in an earlier process, as
+ * every other call by number (then it waits). -ESTALE: not known. */
 int ns_ref(struct ns *ns, uint64_t ino);
 /* Never blocks: what nobody uses any more is reclaimed elsewhere. */
 void ns_unref(struct ns *ns, uint64_t ino, uint64_t n);

@@ -3,6 +3,7 @@
  * number below it is handed out, so that a create touches its directory's object only. */
 #include <errno.h>
 
+#include "base/keep.h"
 #include "base/words.h"
 #include "ns/impl.h"
 
@@ -34,10 +35,12 @@ int number_extend(struct ns *ns)
     if (err)
         return err;
     err = obj_tx_max(tx, OBJ_HOME, nsrec_meta_id(), &key.key, end);
+    keep_pause(ns->keep);
     if (err)
         obj_tx_abort(tx);
     else
         err = obj_tx_commit(tx, OBJ_SYNC, NULL);
+    keep_resume(ns->keep);
     if (err)
         return err;
     pthread_mutex_lock(&ns->lock);

@@ -219,6 +219,18 @@ static void worker_settle(struct ns *ns)
     ns->working = true;
 }
 
+static void worker_sleep(struct ns *ns)
+{
+    uint64_t at_ns = ns->grace_until_ns;
+    struct timespec until = {(time_t)(at_ns / 1000000000u), (long)(at_ns % 1000000000u)};
+
+    ns->working = false;
+    if (at_ns > 0)
+        pthread_cond_timedwait(&ns->work, &ns->lock, &until);
+    else
+        pthread_cond_wait(&ns->work, &ns->lock);
+}
+
 static void *worker_run(void *arg)
 {
     struct ns *ns = arg;
@@ -237,10 +249,10 @@ static void *worker_run(void *arg)
             worker_number(ns);
         else if (!list_empty(&ns->settling) && !ns->frozen)
             worker_settle(ns);
-        else {
-            ns->working = false;
-            pthread_cond_wait(&ns->work, &ns->lock);
-        }
+        else if (ns->grace_until_ns > 0 && base_mono_ns() >= ns->grace_until_ns)
+            grace_end(ns);
+        else
+            worker_sleep(ns);
     }
     pthread_mutex_unlock(&ns->lock);
     return NULL;
