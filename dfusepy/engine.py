@@ -14,13 +14,16 @@
 
 Sizes and offsets are bytes, times nanoseconds since the epoch, names bytes. Every handle is a
 context manager with `close()`; a closed one raises ValueError, and so does one that a forked child
-inherited. Errors are OSError with the engine's reason. Any thread may call anything; the GIL is
-never held while the engine works. Engine records go to the logger "dfusepy.engine".
+inherited, unless it is a session's (`dfusepy.connect`), which connects anew. Errors are OSError
+with the engine's reason. Any thread may call anything; the GIL is never held while the engine
+works. Engine records go to the logger "dfusepy.engine".
 """
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any, Self
 
 from dfusepy.engine_base import Handle, check, cstr, ffi, lib, record, start_log
@@ -172,9 +175,33 @@ def service_run(
 
 
 class Pool(Handle):
-    """An open pool. One process at a time has a pool open."""
+    """An open pool. One process at a time has a pool open: a service, whose sessions are used by
+    any number of processes, or who opens it without one.
+
+    A session may be pickled, and used by a forked child: both connect for themselves.
+    """
 
     _what = "pool"
+
+    def __init__(self, handle: Any) -> None:
+        super().__init__(handle)
+        # How to open it again elsewhere; None: an engine in this process, or a mount's session.
+        self._origin: tuple[Callable[..., Pool], tuple[str, ...]] | None = None
+
+    @property
+    def _reopens(self) -> bool:
+        return self._origin is not None
+
+    def _reopen(self) -> Any:
+        if self._origin is None:
+            return None
+        call, arguments = self._origin
+        return call(*arguments)._release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._origin is None:
+            raise TypeError("a pool that is open in this process cannot be pickled")
+        return self._origin
 
     @classmethod
     def open(
@@ -216,7 +243,11 @@ class Pool(Handle):
         opts.socket, opts.mount = c_socket, bool(mount)
         out = ffi.new("struct dfe_pool **")
         check(lib.dfe_pool_open(opts, out))
-        return cls(out[0])
+        pool = cls(out[0])
+        if socket is not None and not mount:
+            again = functools.partial(cls.open, socket=os.fspath(socket))
+            pool._origin = again, (os.fspath(path),)
+        return pool
 
     def _close(self, handle: Any) -> int:
         result: int = lib.dfe_pool_close(handle)
@@ -280,4 +311,4 @@ class Pool(Handle):
         out = ffi.new("struct dfe_cont **")
         name = ffi.NULL if snapshot is None else cstr(snapshot)
         check(lib.dfe_cont_open(self._h, cstr(label), name, out))
-        return Container(out[0], self)
+        return Container(out[0], self, label, snapshot)

@@ -98,6 +98,9 @@ class Handle:
     `_h` holds the C handle and exists while the handle is open. A missing attribute costs a look-up
     only when it is missing, so that calls on open handles pay nothing for the check.
 
+    In a forked child a handle is dead, but one of a session opens itself again, and what it was
+    opened through, at the child's first call: `_reopen`.
+
     Any thread may use a handle. A call in flight holds a reference to the object in `_h`: `close`
     waits until its own is the last, so that no call ever meets freed memory.
     """
@@ -116,16 +119,38 @@ class Handle:
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> Any:
             if name != "_h":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            if self._forked:
+            if not self._forked:
+                raise ValueError(f"{self._what} is closed")
+            handle = self._revive()
+            if handle is None:
                 raise ValueError(f"{self._what} was opened by the parent process: open it again")
-            raise ValueError(f"{self._what} is closed")
+            return handle
 
     @property
     def closed(self) -> bool:
         return "_h" not in self.__dict__
+
+    def _revive(self) -> Any:
+        """The handle of a forked child, opened where another thread has not done it; or None."""
+        with _revive_lock:
+            if "_h" not in self.__dict__ and (handle := self._reopen()) is not None:
+                self._h, self._forked = handle, False
+                _live.add(self)
+            return self.__dict__.get("_h")
+
+    def _reopen(self) -> Any:
+        """Opens the same thing for this process; None where that cannot be."""
+        return None
+
+    def _release(self) -> Any:
+        """The C handle, which this object gives up."""
+        _live.discard(self)
+        if self._parent is not None:
+            self._parent._children.discard(self)
+        return self.__dict__.pop("_h")
 
     def close(self) -> None:
         """Closes what was opened through it, then itself. Closing twice is harmless.
@@ -136,6 +161,7 @@ class Handle:
         for child in tuple(self._children):
             child.close()
         handle = self.__dict__.pop("_h", None)
+        self._forked = False  # closed in the child, too
         if handle is None:
             return
         deadline = time.monotonic() + CLOSE_WAIT_S
@@ -174,6 +200,7 @@ class Handle:
 
 
 _live: weakref.WeakSet[Handle] = weakref.WeakSet()
+_revive_lock = threading.RLock()  # a handle opens its parent first
 
 
 def _close_all() -> None:
@@ -188,11 +215,11 @@ def _close_all() -> None:
 
 def _forget_in_child() -> None:
     """A forked child has the parent's handles but not its threads: it must never use the device."""
-    global _log_lock, _log_running
+    global _log_lock, _log_running, _revive_lock
     for handle in tuple(_live):
-        handle._forked = True
-        handle.__dict__.pop("_h", None)
+        handle._forked = handle.__dict__.pop("_h", None) is not None
     _live.clear()
+    _revive_lock = threading.RLock()
     _log_running = False  # the reader thread is the parent's
     _log_lock = threading.Lock()
 

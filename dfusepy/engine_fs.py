@@ -7,6 +7,7 @@ costs a third of reading them field by field.
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from types import TracebackType
@@ -105,9 +106,20 @@ class FileSystem(Handle):
     reference, taken by `ref` or by REF in the calls that return inodes, given back by `unref`. An
     inode without links lives until its last reference goes. A number that nothing refers to raises
     OSError ESTALE.
+
+    A file system of a session may be pickled, and a forked child may use its parent's: both open it
+    for themselves. References stay where they were taken.
     """
 
     _what = "file system"
+
+    def _reopen(self) -> Any:
+        container: Any = self._parent
+        return container.filesystem()._release() if container._reopens else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        container: Any = self._parent
+        return type(container).filesystem, (container,)
 
     def _close(self, handle: Any) -> int:
         result: int = lib.dfe_fs_close(handle)
@@ -317,10 +329,12 @@ class FileSystem(Handle):
         if pin.len == 0:
             return memoryview(b"")
 
+        # By its address: a reference would keep `close` waiting, which EBUSY is there for.
+        address, owner_pid = ffi.cast("uintptr_t", self._h), os.getpid()
+
         def unpin(_ptr: Any) -> None:
-            handle = self.__dict__.get("_h")
-            if handle is not None:  # else the process was forked, and the pin is the parent's
-                lib.dfe_fs_unpin(handle, pin)
+            if os.getpid() == owner_pid:  # else the process was forked, and the pin is the parent's
+                lib.dfe_fs_unpin(ffi.cast("struct dfe_fs *", address), pin)
 
         # The memoryview keeps the pointer alive, and the pointer's end is the pin's end.
         owner = ffi.gc(ffi.cast("char *", pin.ptr), unpin, pin.len)

@@ -50,6 +50,22 @@ class Container(Handle):
 
     _what = "container"
 
+    def __init__(self, handle: Any, pool: Handle, label: str, snapshot: str | None) -> None:
+        super().__init__(handle, pool)
+        self._name = label, snapshot
+
+    @property
+    def _reopens(self) -> bool:
+        pool: Any = self._parent
+        return bool(pool._reopens)
+
+    def _reopen(self) -> Any:
+        pool: Any = self._parent
+        return pool.container(*self._name)._release() if pool._reopens else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self._parent).container, (self._parent, *self._name)  # type: ignore[union-attr]
+
     def _close(self, handle: Any) -> int:
         result: int = lib.dfe_cont_close(handle)
         return result
