@@ -47,6 +47,7 @@ struct slot {
     struct list file_link;   /* cache_file.slots */
     struct list dirty_link;  /* cache_file.dirty_slots while any block is dirty */
     struct list lru;         /* cache.lru while evictable: clean and not pinned */
+    struct list neighbours;  /* cache.extents */
     struct cache *cache;
     struct cache_file *file; /* NULL: out of the index, lives until its last pin goes */
     uint64_t first;          /* block of the file, aligned to the slot's length */
@@ -135,6 +136,7 @@ struct cache {
     uint32_t readahead_max;
     uint32_t want_room;    /* threads waiting for memory */
     struct windows *windows; /* NULL: none */
+    struct list *extents;    /* with windows: the slots of each of the arena's extents */
     bool stop, failing;    /* failing: the last publication failed */
     int64_t held, leaving; /* cache_doomed */
     uint64_t held_until_ns; /* monotonic */

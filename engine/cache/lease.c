@@ -376,13 +376,30 @@ static void states_init(struct windows *w)
     }
 }
 
+static int extents_init(struct cache *cache)
+{
+    struct buf_info info;
+    uint64_t n;
+
+    buf_arena_info(cache->arena, &info);
+    n = info.bound_bytes / DFE_ARENA_EXTENT_BYTES;
+    cache->extents = calloc(n, sizeof(*cache->extents));
+    if (!cache->extents)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < n; i++)
+        list_init(&cache->extents[i]);
+    return 0;
+}
+
 int windows_open(struct cache *cache, uint32_t length)
 {
     struct windows *w = calloc(1, sizeof(*w));
     void *mem;
 
-    if (!w)
+    if (!w || extents_init(cache) < 0) {
+        free(w);
         return -ENOMEM;
+    }
     if (length < 2)
         length = TABLE_LENGTH;
     cache->windows = w;
@@ -409,6 +426,7 @@ void windows_close(struct cache *cache)
 {
     struct windows *w = cache->windows;
 
+    free(cache->extents);
     if (!w)
         return;
     if (w->line)

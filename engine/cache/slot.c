@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "cache/cache_int.h"
 
+#define EXTENT_TRIES 64u /* slots that are looked at for an extent that can be emptied */
+
 /* -- index ----------------------------------------------------------------------------------- */
 
 static uint32_t slot_hash(const struct cache_file *file, unsigned order, uint64_t first)
@@ -141,6 +143,68 @@ static bool evict(struct cache *cache, uint64_t bytes)
     return freed > 0;
 }
 
+static struct list *slot_extent(const struct slot *s)
+{
+    struct buf_place place;
+
+    buf_place(s->cache->arena, s->data, &place);
+    return &s->cache->extents[place.extent];
+}
+
+static bool extent_idle(const struct list *extent)
+{
+    list_for_each(l, extent)
+        if (list_empty(&container_of(l, struct slot, neighbours)->lru))
+            return false;
+    return true;
+}
+
+/* Another domain's slots help only where they make an extent empty: the one of the slot used least
+ * recently, among those that can be. */
+static bool evict_extent(struct cache *cache)
+{
+    unsigned tries = EXTENT_TRIES;
+
+    list_for_each(l, &cache->lru) {
+        struct list *extent = slot_extent(container_of(l, struct slot, lru));
+        if (tries-- == 0)
+            break;
+        if (!extent_idle(extent))
+            continue;
+        while (!list_empty(extent)) {
+            cache->info.evicted++;
+            slot_release(container_of(extent->next, struct slot, neighbours));
+        }
+        return true;
+    }
+    return false;
+}
+
+/* The arena is in pieces, or other domains have it: more than we need must go. */
+static bool evict_more(struct cache *cache, uint32_t domain, uint64_t bytes)
+{
+    uint64_t freed = 0;
+
+    if (list_empty(&cache->lru))
+        return false;
+    if (!cache->extents ||
+        container_of(cache->lru.next, struct slot, lru)->file->domain == domain)
+        return evict(cache, bytes);
+    if (evict_extent(cache))
+        return true;
+    list_for_each_safe(l, tmp, &cache->lru) {
+        struct slot *s = container_of(l, struct slot, lru);
+        if (freed >= bytes)
+            break;
+        if (s->file->domain != domain)
+            continue;
+        freed += slot_bytes(s);
+        cache->info.evicted++;
+        slot_release(s);
+    }
+    return freed > 0;
+}
+
 /* Memory for one slot, counted; NULL: neither free nor to be evicted. */
 static void *slot_memory(struct cache *cache, uint32_t domain, size_t bytes)
 {
@@ -162,10 +226,9 @@ static void *slot_memory(struct cache *cache, uint32_t domain, size_t bytes)
         __atomic_thread_fence(__ATOMIC_RELEASE); /* lease.c, 4 */
         if (data)
             return data;
-        /* the arena is in pieces, or shared with others: more than we need must go */
         pthread_mutex_lock(&cache->lock);
         cache->slots_bytes -= bytes;
-        room = evict(cache, 4 * bytes);
+        room = evict_more(cache, domain, 4 * bytes);
         pthread_mutex_unlock(&cache->lock);
     } while (room);
     return NULL;
@@ -193,6 +256,7 @@ struct slot *slot_alloc(const struct cache_file *file, unsigned order, unsigned 
     list_init(&s->file_link);
     list_init(&s->dirty_link);
     list_init(&s->lru);
+    list_init(&s->neighbours);
     return s;
 }
 
@@ -223,6 +287,8 @@ void slot_attach(struct slot *s, struct cache_file *file, uint64_t block)
         file->orders = 0;
     file->orders |= (uint16_t)(1u << s->order);
     list_add_tail(&file->slots, &s->file_link);
+    if (cache->extents)
+        list_add_tail(slot_extent(s), &s->neighbours);
     if (++cache->n_slots > cache->slots_mask)
         hash_grow(cache);
     hash_insert(cache, s);
@@ -238,6 +304,7 @@ void slot_detach(struct slot *s)
     s->cache->n_slots--;
     list_del(&s->file_link);
     list_del(&s->lru);
+    list_del(&s->neighbours);
     s->file = NULL;
 }
 

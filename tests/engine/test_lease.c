@@ -350,6 +350,8 @@ static void domains_share_the_arena(void)
     }
     CHECK_EQ(cache_publish(file, 0), 0);
     CHECK_EQ(cache_read(file, 0, buf, ARENA, 0), ARENA);
+    for (uint64_t k = 0; k < 64; k++) /* neighbours in memory were not used one after another */
+        CHECK_EQ(cache_read(file, (k % 8 * 8 + k / 8) << 20, buf, 1 << 20, 0), 1 << 20);
     CHECK_EQ(obj_cont_create(rig.pool, "d"), 0);
     CHECK_EQ(obj_cont_open(rig.pool, "d", NULL, &cont), 0);
     cache_domain(rig.cache, cont, 10);
