@@ -4,10 +4,10 @@
  * without links whose holders will come back, changes of files that were accepted and not
  * published.
  *
- * A number says nothing about where its record is, so while an inode is referred to the directory
- * of its birth is in kept memory (keep_home); the next process finds it there. Orphans wait, pinned,
- * until their grace ends; so do inodes that lose their last name meanwhile, since their holders may
- * not have come back yet.
+ * A number says nothing about where its record is, so while an inode is referred to, the directory
+ * of its birth is in kept memory (keep_home); the next process finds it there. Orphans wait,
+ * pinned, until their grace ends; so do inodes that lose their last name meanwhile, since their
+ * holders may not have come back yet.
  */
 #include <errno.h>
 #include <stdlib.h>

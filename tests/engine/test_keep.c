@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kept memory alone: a process that reserves, commits, cancels and retires records from several
- * threads is killed at any moment; whatever it acknowledged is there as a whole, whatever it retired
- * is not, and tags are answered. Then the next one goes on in the same memory.
+ * threads is killed at any moment; whatever it acknowledged is there as a whole, whatever it
+ * retired is not, and tags are answered. Then the next one goes on in the same memory.
  */
 #include <pthread.h>
 #include <signal.h>

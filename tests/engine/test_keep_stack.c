@@ -1,0 +1,635 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A worker that is killed loses nothing that it acknowledged: a process opens pool, cache and
+ * namespace with kept memory, checks what earlier ones acknowledged, changes names and data from
+ * several threads, and is killed at any moment; then the next. What was not acknowledged has
+ * happened if its tag is found, else it has not.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "base/clock.h"
+#include "base/keep.h"
+#include "ns/ns.h"
+#include "test.h"
+
+#define LOG_BYTES (16u << 20)
+#define THREADS 4u
+#define NAMES 6u
+#define FILE_BYTES (96u << 10)
+#define SECONDS 12u
+#define SEGMENT (64u << 10)
+
+static const struct dfe_cred cred = {.uid = 7, .gid = 8};
+
+/* A file as it should be. Times and version are those told last, 0: not told. */
+struct image {
+    uint8_t data[FILE_BYTES];
+    uint64_t ino, size, version;
+    int64_t mtime_ns, ctime_ns;
+    uint32_t mode;
+    bool exists, linked; /* not linked: held open, without a name */
+};
+
+struct name {
+    _Atomic uint32_t which;
+    struct image image[2];
+};
+
+/* What one thread does; nobody else touches its directory. */
+struct actor {
+    uint64_t dir;
+    _Atomic uint64_t seq;
+    _Atomic uint32_t pending; /* names that are changing, a bit each */
+    _Atomic uint32_t parts;   /* the change is made in parts, any of which may be there */
+    _Atomic uint64_t acked;
+    struct name name[NAMES];
+};
+
+struct world {
+    _Atomic uint32_t ready, rounds, replayed;
+    struct actor actor[THREADS];
+};
+
+static struct world *world;
+static void *mem;
+static size_t mem_bytes;
+static uint64_t seed;
+static char pool_path[600];
+
+static struct keep *keep;
+static struct buf_arena *arena;
+static struct obj_pool *pool;
+static struct cache *cache;
+static struct obj_cont *cont;
+static struct ns *ns;
+
+static void *shared(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    CHECK(p != MAP_FAILED);
+    return p;
+}
+
+/* -- the stack ------------------------------------------------------------------------------- */
+
+static void open_all(struct keep *with, uint64_t *rng)
+{
+    struct obj_pool_open_opts p = {.size = sizeof(p), .path = pool_path, .keep = with};
+    struct cache_opts c = {.size = sizeof(c), .keep = with, .dirty_bound_bytes = 4u << 20};
+    struct ns_opts n = {.size = sizeof(n), .keep = with, .orphan_grace_ms = with ? 60000 : 0};
+    uint32_t interval = test_rand(rng) % 2 ? 1000 : (uint32_t)(1 + test_rand(rng) % 50);
+
+    p.commit_interval_ms = c.commit_interval_ms = interval;
+    if (test_rand(rng) % 2)
+        p.overlay_bytes = 256u << 10; /* checkpoints all the time */
+    if (test_rand(rng) % 4 == 0)
+        c.dirty_bound_bytes = 16u << 20;
+    CHECK_EQ(buf_arena_open(48u << 20, BUF_PAGES, &arena), 0);
+    p.arena = arena;
+    CHECK_EQ(obj_pool_open(&p, &pool), 0);
+    CHECK_EQ(cache_open(pool, arena, &c, &cache), 0);
+    CHECK_EQ(obj_cont_open(pool, "c", NULL, &cont), 0);
+    CHECK_EQ(ns_open(cache, cont, &n, &ns), 0);
+    for (unsigned t = 0; t < THREADS; t++) { /* by number, where an earlier process had it */
+        struct dfe_attr a;
+        char name[8];
+
+        snprintf(name, sizeof(name), "d%u", t);
+        if (world->actor[t].dir && ns_ref(ns, world->actor[t].dir) < 0)
+            CHECK_EQ(ns_lookup(ns, NS_ROOT_INO, name, strlen(name), DFE_REF, &a), 0);
+    }
+}
+
+static void close_all(void)
+{
+    CHECK_EQ(ns_close(ns), 0);
+    CHECK_EQ(cache_forget(cache, cont), 0);
+    obj_cont_close(cont);
+    CHECK_EQ(cache_close(cache), 0);
+    CHECK_EQ(obj_pool_close(pool), 0);
+    buf_arena_close(arena);
+}
+
+static void make(void)
+{
+    struct obj_pool_create_opts o = {
+        .size = sizeof(o), .path = pool_path, .label = "t", .size_bytes = 256u << 20};
+    struct obj_pool_open_opts p = {.size = sizeof(p), .path = pool_path};
+    struct dfe_attr a;
+    char name[8];
+
+    CHECK_EQ(obj_pool_create(&o), 0);
+    CHECK_EQ(obj_pool_open(&p, &pool), 0);
+    CHECK_EQ(obj_cont_create(pool, "c"), 0);
+    CHECK_EQ(obj_cont_open(pool, "c", NULL, &cont), 0);
+    CHECK_EQ(ns_format(cont, &cred, 0755), 0);
+    obj_cont_close(cont);
+    CHECK_EQ(obj_pool_close(pool), 0);
+    open_all(NULL, &seed);
+    for (unsigned t = 0; t < THREADS; t++) {
+        snprintf(name, sizeof(name), "d%u", t);
+        CHECK_EQ(ns_mkdir(ns, NS_ROOT_INO, name, strlen(name), 0755, &cred, 0, &a), 0);
+        world->actor[t].dir = a.ino;
+    }
+    close_all();
+}
+
+/* -- changes --------------------------------------------------------------------------------- */
+
+struct act {
+    struct actor *a;
+    uint64_t rng;
+    struct name *n;           /* what changes */
+    const struct image *now;
+    struct image *next;       /* as it will be */
+    bool tagged;
+};
+
+static uint64_t rnd(struct act *x, uint64_t below)
+{
+    return test_rand(&x->rng) % below;
+}
+
+static const char *text(const struct act *x, const struct name *n)
+{
+    static _Thread_local char name[8];
+
+    snprintf(name, sizeof(name), "f%u", (unsigned)(n - x->a->name));
+    return name;
+}
+
+static void begin(struct act *x, uint32_t names, bool parts)
+{
+    uint64_t seq = ++x->a->seq;
+
+    x->a->parts = parts;
+    x->a->pending = names;
+    keep_begin(keep, (uint64_t)(x->a - world->actor) + 1, seq);
+}
+
+static uint32_t bit(const struct act *x, const struct name *n)
+{
+    return 1u << (n - x->a->name);
+}
+
+/* What the caller was told of it. */
+static void told(struct image *i, const struct dfe_attr *a)
+{
+    i->version = a->version;
+    i->mtime_ns = a->mtime_ns;
+    i->ctime_ns = a->ctime_ns;
+}
+
+static void ack(struct act *x)
+{
+    x->a->pending = 0;
+    x->a->acked++;
+    keep_end(keep);
+}
+
+static void ack_one(struct act *x)
+{
+    struct dfe_attr a;
+
+    CHECK_EQ(ns_getattr(ns, x->next->ino, 0, &a), 0);
+    CHECK_EQ(a.size, x->next->size);
+    told(x->next, &a);
+    x->n->which ^= 1;
+    ack(x);
+}
+
+static void do_create(struct act *x)
+{
+    const char *name = text(x, x->n);
+    struct dfe_attr a;
+
+    *x->next = (struct image){.exists = true, .linked = true, .mode = S_IFREG | 0644};
+    begin(x, bit(x, x->n), false);
+    CHECK_EQ(ns_mknod(ns, x->a->dir, name, strlen(name), S_IFREG | 0644, 0, &cred, DFE_REF, &a),
+             0);
+    x->next->ino = a.ino;
+    ack_one(x);
+}
+
+static void do_write(struct act *x)
+{
+    bool append = rnd(x, 4) == 0;
+    uint64_t off = append ? x->now->size : rnd(x, FILE_BYTES), at = 0;
+    size_t len = 1 + (size_t)rnd(x, rnd(x, 8) ? 9000 : SEGMENT);
+
+    if (off + len > FILE_BYTES)
+        len = (size_t)(FILE_BYTES - off);
+    if (len == 0)
+        return;
+    *x->next = *x->now;
+    x->next->version = 0;
+    for (size_t i = 0; i < len; i += 61)
+        x->next->data[off + i] = (uint8_t)rnd(x, 256);
+    if (off + len > x->next->size)
+        x->next->size = off + len;
+    begin(x, bit(x, x->n), false);
+    CHECK_EQ(ns_write(ns, x->now->ino, off, x->next->data + off, len, append ? DFE_APPEND : 0,
+                      &at),
+             len);
+    CHECK_EQ(at, off);
+    ack_one(x);
+}
+
+static void do_punch(struct act *x)
+{
+    uint64_t off, len;
+
+    if (x->now->size == 0)
+        return;
+    off = rnd(x, x->now->size);
+    len = 1 + rnd(x, x->now->size - off);
+    *x->next = *x->now;
+    memset(x->next->data + off, 0, len);
+    x->next->version = 0;
+    begin(x, bit(x, x->n), false);
+    CHECK_EQ(ns_punch(ns, x->now->ino, off, len, 0), 0);
+    ack_one(x);
+}
+
+/* A new size, times and modes, alone and together. */
+static void do_setattr(struct act *x)
+{
+    unsigned set = (unsigned)(1 + rnd(x, 7));
+    struct dfe_attr a = {0}, out;
+    unsigned flags = 0;
+
+    *x->next = *x->now;
+    if (set & 1) {
+        a.size = x->next->size = rnd(x, FILE_BYTES);
+        if (x->next->size < x->now->size)
+            memset(x->next->data + x->next->size, 0, x->now->size - x->next->size);
+        flags |= DFE_SET_SIZE;
+    }
+    if (set & 2) {
+        a.mtime_ns = (int64_t)rnd(x, 2000000000) * 1000000000;
+        flags |= DFE_SET_MTIME;
+    }
+    if (set & 4) {
+        x->next->mode = S_IFREG | (uint32_t)rnd(x, 0777);
+        a.mode = x->next->mode;
+        flags |= DFE_SET_MODE;
+    }
+    x->next->version = 0;
+    begin(x, bit(x, x->n), (set & (set - 1)) || set == 2);
+    CHECK_EQ(ns_setattr(ns, x->now->ino, &a, flags, 0, &out), 0);
+    if (set & 2)
+        CHECK_EQ(out.mtime_ns, a.mtime_ns);
+    ack_one(x);
+}
+
+/* The name goes; the file stays, sometimes, for whoever has it open. */
+static void do_unlink(struct act *x)
+{
+    const char *name = text(x, x->n);
+    bool hold = rnd(x, 3) == 0;
+    uint64_t ino = x->now->ino;
+
+    *x->next = *x->now;
+    x->next->linked = false;
+    x->next->version = 0;
+    begin(x, bit(x, x->n), false);
+    CHECK_EQ(ns_unlink(ns, x->a->dir, name, strlen(name), 0), 0);
+    ack_one(x);
+    if (hold)
+        return;
+    x->next = &x->n->image[1 - x->n->which];
+    x->next->exists = false;
+    x->a->parts = 1; /* either will do */
+    x->a->pending = bit(x, x->n);
+    x->n->which ^= 1;
+    x->a->pending = 0;
+    ns_unref(ns, ino, 1);
+}
+
+static void do_close(struct act *x)
+{
+    uint64_t ino = x->now->ino;
+
+    x->next->exists = false;
+    x->a->parts = 1;
+    x->a->pending = bit(x, x->n);
+    x->n->which ^= 1;
+    ns_unref(ns, ino, 1);
+    x->a->pending = 0;
+}
+
+/* Over another name, or to an absent one. */
+static void do_rename(struct act *x)
+{
+    struct name *to = &x->a->name[rnd(x, NAMES)];
+    struct image *old = &to->image[to->which], *next = &to->image[1 - to->which];
+    char from_name[8];
+    const char *to_name;
+    uint64_t replaced = old->exists ? old->ino : 0;
+
+    if (to == x->n || (old->exists && !old->linked))
+        return;
+    snprintf(from_name, sizeof(from_name), "%s", text(x, x->n));
+    to_name = text(x, to);
+    *next = *x->now;
+    next->version = 0;
+    x->next->exists = false;
+    begin(x, bit(x, x->n) | bit(x, to), false);
+    CHECK_EQ(ns_rename(ns, x->a->dir, from_name, strlen(from_name), x->a->dir, to_name,
+                       strlen(to_name), 0),
+             0);
+    to->which ^= 1;
+    x->n->which ^= 1;
+    ack(x);
+    if (replaced)
+        ns_unref(ns, replaced, 1);
+}
+
+static void step(struct act *x)
+{
+    uint64_t what = rnd(x, 100);
+
+    x->n = &x->a->name[rnd(x, NAMES)];
+    x->now = &x->n->image[x->n->which];
+    x->next = &x->n->image[1 - x->n->which];
+    if (!x->now->exists)
+        do_create(x);
+    else if (!x->now->linked && what < 20)
+        do_close(x);
+    else if (what < 45)
+        do_write(x);
+    else if (what < 60)
+        do_setattr(x);
+    else if (what < 68)
+        do_punch(x);
+    else if (what < 72 && x->now->linked)
+        do_unlink(x);
+    else if (what < 78 && x->now->linked)
+        do_rename(x);
+    else if (what < 80)
+        CHECK_EQ(ns_fsync(ns, x->now->ino, 0), 0);
+    else if (what == 80 && rnd(x, 4) == 0)
+        CHECK_EQ(obj_checkpoint(pool), 0);
+    else if (what == 81 && rnd(x, 4) == 0)
+        CHECK_EQ(ns_sync(ns), 0);
+    else
+        do_write(x);
+}
+
+static void *actor_run(void *arg)
+{
+    for (;;)
+        step(arg);
+    return NULL;
+}
+
+/* -- what must be there ---------------------------------------------------------------------- */
+
+/* Is the name as the image has it? Reads by number: whoever kept a file open goes on with it. */
+static bool matches(struct actor *a, const struct name *n, const struct image *i, bool say)
+{
+    static uint8_t got[FILE_BYTES + 1];
+    char name[8];
+    struct dfe_attr at, by;
+    ssize_t len;
+    int rc;
+
+    snprintf(name, sizeof(name), "f%u", (unsigned)(n - a->name));
+    rc = ns_lookup(ns, a->dir, name, strlen(name), 0, &at);
+    if (!i->exists || !i->linked) {
+        if (rc != -ENOENT)
+            return say && fprintf(stderr, "%s is there\n", name) < 0;
+        if (!i->exists)
+            return true;
+        rc = 0;
+    } else if (rc == 0 && i->ino && at.ino != i->ino) {
+        return say && fprintf(stderr, "%s is another file\n", name) < 0;
+    }
+    if (rc == 0)
+        rc = ns_getattr(ns, i->ino ? i->ino : at.ino, 0, &by);
+    if (rc < 0)
+        return say && fprintf(stderr, "%s: %d\n", name, rc) < 0;
+    if (by.size != i->size || by.mode != i->mode)
+        return say && fprintf(stderr, "%s: size %llu not %llu, mode %o not %o\n", name,
+                              (unsigned long long)by.size, (unsigned long long)i->size, by.mode,
+                              i->mode) < 0;
+    if (i->version && (by.version != i->version || by.mtime_ns != i->mtime_ns ||
+                       by.ctime_ns != i->ctime_ns))
+        return say && fprintf(stderr, "%s: version %llu not %llu, mtime off %lld, ctime %lld\n",
+                              name, (unsigned long long)by.version, (unsigned long long)i->version,
+                              (long long)(by.mtime_ns - i->mtime_ns),
+                              (long long)(by.ctime_ns - i->ctime_ns)) < 0;
+    len = ns_read(ns, by.ino, 0, got, sizeof(got), 0);
+    if (len != (ssize_t)i->size)
+        return say && fprintf(stderr, "%s: read %zd\n", name, len) < 0;
+    for (size_t k = 0; k < i->size; k++)
+        if (got[k] != i->data[k])
+            return say && fprintf(stderr, "%s: byte %zu of %zd differs\n", name, k, len) < 0;
+    return true;
+}
+
+/* The change that nobody was told of: wholly there or not at all, as its tag says. */
+static void check_pending(struct actor *a, uint32_t pending)
+{
+    uint64_t session = (uint64_t)(a - world->actor) + 1, value = 0;
+    bool done = keep_done(keep, session, a->seq, &value);
+
+    for (unsigned i = 0; i < NAMES; i++) {
+        struct name *n = &a->name[i];
+        const struct image *now = &n->image[n->which], *next = &n->image[1 - n->which];
+        bool is_now, is_next;
+        if (!(pending & 1u << i))
+            continue;
+        is_now = matches(a, n, now, false);
+        is_next = matches(a, n, next, false);
+        if (!is_now && !is_next && !a->parts) {
+            matches(a, n, now, true);
+            matches(a, n, next, true);
+            fprintf(stderr, "f%u of %llu is neither (done %d)\n", i, (unsigned long long)session,
+                    done);
+            abort();
+        }
+        if (done && !is_next && !is_now)
+            CHECK(!"done, and not to be seen");
+        if (!a->parts && is_now != is_next)
+            CHECK_EQ(is_next, done);
+        if (is_next && (!is_now || done))
+            n->which ^= 1;
+        if (is_next && done && next->exists && next->ino == 0)
+            CHECK(value > 0);
+    }
+}
+
+/* The image takes what the system says now: whoever comes later compares with that. */
+static void settle(struct actor *a, struct name *n)
+{
+    struct image *i = &n->image[n->which];
+    struct dfe_attr at;
+    char name[8];
+
+    snprintf(name, sizeof(name), "f%u", (unsigned)(n - a->name));
+    if (!i->exists && ns_lookup(ns, a->dir, name, strlen(name), 0, &at) == -ENOENT)
+        return;
+    if (i->exists && i->ino)
+        CHECK_EQ(ns_getattr(ns, i->ino, 0, &at), 0);
+    else
+        CHECK_EQ(ns_lookup(ns, a->dir, name, strlen(name), 0, &at), 0);
+    i->exists = true;
+    i->ino = at.ino;
+    i->size = at.size;
+    i->mode = at.mode;
+    memset(i->data, 0, sizeof(i->data));
+    CHECK_EQ(ns_read(ns, at.ino, 0, i->data, sizeof(i->data), 0), at.size);
+    told(i, &at);
+}
+
+static void fault(const char *line, void *arg)
+{
+    (void)arg;
+    fprintf(stderr, "check: %s\n", line);
+}
+
+static void check_all(bool data)
+{
+    for (struct actor *a = world->actor; a < world->actor + THREADS; a++) {
+        uint32_t pending = a->pending;
+        for (unsigned i = 0; i < NAMES; i++) {
+            struct name *n = &a->name[i];
+            if (!(pending & 1u << i) && !matches(a, n, &n->image[n->which], true)) {
+                fprintf(stderr, "f%u of %u was acknowledged otherwise\n", i,
+                        (unsigned)(a - world->actor));
+                abort();
+            }
+        }
+        if (pending)
+            check_pending(a, pending);
+        for (unsigned i = 0; i < NAMES; i++)
+            if (pending & 1u << i)
+                settle(a, &a->name[i]);
+        a->pending = 0;
+        for (uint64_t q = a->seq > 4 ? a->seq - 4 : 0; q <= a->seq; q++)
+            keep_answered(keep, (uint64_t)(a - world->actor) + 1, q);
+    }
+    CHECK_EQ(ns_check(ns, data, fault, NULL, NULL), 0);
+    for (struct actor *a = world->actor; a < world->actor + THREADS; a++)
+        for (unsigned i = 0; i < NAMES; i++) { /* what this process goes on with */
+            struct image *m = &a->name[i].image[a->name[i].which];
+            if (m->exists)
+                CHECK_EQ(ns_ref(ns, m->ino), 0);
+        }
+}
+
+/* -- rounds ---------------------------------------------------------------------------------- */
+
+static void child(uint64_t rng)
+{
+    struct act x[THREADS];
+    pthread_t t;
+
+    CHECK_EQ(keep_open(mem, mem_bytes, &keep), 0);
+    world->replayed += !keep_empty(keep);
+    open_all(keep, &rng);
+    check_all(test_rand(&rng) % 8 == 0);
+    for (unsigned i = 0; i < THREADS; i++) {
+        x[i] = (struct act){.a = &world->actor[i], .rng = test_rand(&rng) | 1};
+        CHECK_EQ(pthread_create(&t, NULL, actor_run, &x[i]), 0);
+    }
+    world->ready = 1;
+    for (;;)
+        pause();
+}
+
+static void run_round(void)
+{
+    uint64_t rng = test_rand(&seed), us = test_rand(&seed) % 90000;
+    bool early = test_rand(&seed) % 5 == 0;
+    pid_t pid;
+    int status;
+
+    world->ready = 0;
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0)
+        child(rng);
+    for (unsigned i = 0; !early && !world->ready && i < 60000; i++) {
+        usleep(1000);
+        if (waitpid(pid, &status, WNOHANG) == pid)
+            CHECK(!"the process ended by itself");
+    }
+    usleep((useconds_t)(early ? us / 3 : us));
+    kill(pid, SIGKILL);
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
+        CHECK(!"the process failed");
+    world->rounds++;
+}
+
+/* Closed in order, nothing is kept, and the pool alone has it all. */
+static void last(void)
+{
+    CHECK_EQ(keep_open(mem, mem_bytes, &keep), 0);
+    open_all(keep, &seed);
+    check_all(true);
+    for (struct actor *a = world->actor; a < world->actor + THREADS; a++)
+        for (unsigned i = 0; i < NAMES; i++) {
+            struct image *m = &a->name[i].image[a->name[i].which];
+            m->exists = m->exists && m->linked;
+        }
+    close_all();
+    CHECK(keep_empty(keep));
+    keep_close(keep);
+    keep = NULL;
+    open_all(NULL, &seed);
+    for (struct actor *a = world->actor; a < world->actor + THREADS; a++)
+        for (unsigned i = 0; i < NAMES; i++) {
+            struct name *n = &a->name[i];
+            n->image[n->which].ino = 0; /* unknown to this process until it is looked up */
+            CHECK(matches(a, n, &n->image[n->which], true));
+        }
+    CHECK_EQ(ns_check(ns, true, fault, NULL, NULL), 0);
+    close_all();
+}
+
+static void kills(void)
+{
+    const char *s = getenv("DFE_CRASH_SECONDS");
+    uint64_t until = base_mono_ns() + (s ? strtoull(s, NULL, 10) : SECONDS) * 1000000000ull;
+    uint64_t acked = 0;
+
+    while (base_mono_ns() < until)
+        run_round();
+    last();
+    for (unsigned t = 0; t < THREADS; t++)
+        acked += world->actor[t].acked;
+    fprintf(stderr, "   %u kills, %u found something to replay, %llu changes acknowledged\n",
+            world->rounds, world->replayed, (unsigned long long)acked);
+    CHECK(world->replayed > 0);
+}
+
+int main(void)
+{
+    int status;
+    pid_t pid;
+
+    seed = test_seed();
+    snprintf(pool_path, sizeof(pool_path), "%s/p", test_dir());
+    mem_bytes = keep_bytes(LOG_BYTES, LOG_BYTES);
+    mem = shared(mem_bytes);
+    world = shared(sizeof(*world));
+    CHECK_EQ(keep_format(mem, mem_bytes, LOG_BYTES, LOG_BYTES), 0);
+    pid = fork();
+    if (pid == 0) {
+        make();
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_EQ(status, 0);
+    RUN(kills);
+    return 0;
+}
