@@ -77,9 +77,10 @@ static bool same_dir(const struct shadow *s, int dir, uint64_t ino)
     char page[2048];
     uint64_t cookie = 0;
     unsigned seen = 0;
-    ssize_t n;
+    bool all = true;
+    ssize_t n = 0;
 
-    while ((n = ns_readdir(w.ns, ino, cookie, page, sizeof(page), DFE_PLUS | DFE_REF)) > 0) {
+    while (all && (n = ns_readdir(w.ns, ino, cookie, page, sizeof(page), DFE_PLUS | DFE_REF)) > 0) {
         struct dfe_dirent ent;
 
         for (ssize_t at = 0; at < n; at += ent.rec_len) {
@@ -89,7 +90,7 @@ static bool same_dir(const struct shadow *s, int dir, uint64_t ino)
             memcpy(&ent, page + at, sizeof(ent));
             CHECK(ent.cookie > cookie);
             cookie = ent.cookie;
-            for (int i = 0; i < SHADOW_NAMES; i++) {
+            for (int i = 0; all && i < SHADOW_NAMES; i++) {
                 int node = s->node[dir].entry[i];
 
                 if (node && strlen(name_of(i)) == ent.name_len &&
@@ -97,14 +98,13 @@ static bool same_dir(const struct shadow *s, int dir, uint64_t ino)
                     same = same_attr(&s->node[node], &ent.attr, shadow_entries(s, node)) &&
                            (!S_ISDIR(ent.attr.mode) || same_dir(s, node, ent.attr.ino));
             }
-            ns_unref(w.ns, ent.attr.ino, 1);
-            if (!same)
-                return false; /* the page's other references go with the world */
+            ns_unref(w.ns, ent.attr.ino, 1); /* all of the page's: the world may go on */
+            all = all && same;
             seen++;
         }
     }
-    CHECK_EQ(n, 0);
-    return seen == shadow_entries(s, dir);
+    CHECK(n >= 0);
+    return all && seen == shadow_entries(s, dir);
 }
 
 static bool same(const struct shadow *s)
