@@ -40,6 +40,7 @@ struct alloc {
     uint32_t n_seg;
     bool frozen;
     uint64_t free, reserved;
+    uint64_t staged; /* taken out of what is reserved, and counted there still */
     uint64_t waiting[2];
     uint64_t next; /* where the search goes on: blocks from first_blk */
     struct seg_info *info;
@@ -207,11 +208,16 @@ static void run_search(const struct alloc *a, uint32_t want, struct run *best)
     }
 }
 
+static uint64_t unpromised(const struct alloc *a)
+{
+    uint64_t promised = alloc_promised_blocks(a);
+
+    return a->free > promised ? a->free - promised : 0;
+}
+
 int alloc_take(struct alloc *a, uint32_t want, bool use_reserved, uint64_t *blk, uint32_t *got)
 {
-    uint64_t room = use_reserved || a->reserved == 0 ? a->free
-                    : a->free > a->reserved          ? a->free - a->reserved
-                                                     : 0;
+    uint64_t room = use_reserved ? a->free : unpromised(a);
     struct run run = {0};
 
     if (want == 0 || want > DFE_EXTENT_BLOCKS)
@@ -227,6 +233,7 @@ int alloc_take(struct alloc *a, uint32_t want, bool use_reserved, uint64_t *blk,
     bits_set(a->seg[run.seg].busy, run.at, run.len);
     a->info[run.seg].free -= run.len;
     a->free -= run.len;
+    a->staged += use_reserved ? run.len : 0;
     a->next = ((uint64_t)run.seg * DFE_SEGMENT_BLOCKS + run.at + run.len) % a->n_blk;
     *blk = a->first_blk + (uint64_t)run.seg * DFE_SEGMENT_BLOCKS + run.at;
     *got = run.len;
@@ -396,9 +403,7 @@ void alloc_done(struct alloc *a, bool ok)
 
 int alloc_reserve(struct alloc *a, uint64_t n_blk)
 {
-    uint64_t room = a->free > a->reserved ? a->free - a->reserved : 0;
-
-    if (n_blk > room)
+    if (n_blk > unpromised(a))
         return -ENOSPC;
     a->reserved += n_blk;
     return 0;
@@ -410,6 +415,12 @@ void alloc_unreserve(struct alloc *a, uint64_t n_blk)
     a->reserved -= n_blk;
 }
 
+void alloc_settle(struct alloc *a, uint64_t n_blk)
+{
+    DFE_ASSERT(n_blk <= a->staged);
+    a->staged -= n_blk;
+}
+
 uint64_t alloc_free_blocks(const struct alloc *a)
 {
     return a->free;
@@ -418,6 +429,11 @@ uint64_t alloc_free_blocks(const struct alloc *a)
 uint64_t alloc_reserved_blocks(const struct alloc *a)
 {
     return a->reserved;
+}
+
+uint64_t alloc_promised_blocks(const struct alloc *a)
+{
+    return a->reserved > a->staged ? a->reserved - a->staged : 0;
 }
 
 uint64_t alloc_waiting_blocks(const struct alloc *a)

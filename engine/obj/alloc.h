@@ -7,7 +7,7 @@
  *
  * Invariants: A1 committed is a subset of busy. A2 a block freed by a transaction is handed out
  * again only after the checkpoint that holds the freeing has completed. A3 free = blocks - busy;
- * reserved <= free at the time of reserving.
+ * what is promised (reserved and not staged) is <= free at the time of reserving.
  * Used under the pool's mutex.
  */
 #ifndef DFE_OBJ_ALLOC_H
@@ -33,8 +33,8 @@ uint32_t alloc_segments(const struct alloc *a);
 int alloc_load(struct alloc *a, uint32_t seg, const void *bitmap, size_t len);
 
 /* Up to want (<= DFE_EXTENT_BLOCKS) contiguous blocks become busy: as many as one run gives, near
- * the last allocation (sequential writes get sequential blocks). use_reserved: may dip into what is
- * reserved. -ENOSPC. */
+ * the last allocation (sequential writes get sequential blocks). use_reserved: out of what is
+ * reserved, which promises so much less until alloc_settle. -ENOSPC. */
 int alloc_take(struct alloc *a, uint32_t want, bool use_reserved, uint64_t *blk, uint32_t *got);
 /* busy -> free at once: staged and never committed. */
 void alloc_cancel(struct alloc *a, uint64_t blk, uint32_t n);
@@ -54,9 +54,13 @@ void alloc_done(struct alloc *a, bool ok);
 
 int alloc_reserve(struct alloc *a, uint64_t n_blk); /* -ENOSPC */
 void alloc_unreserve(struct alloc *a, uint64_t n_blk);
+/* Blocks taken with use_reserved are committed or cancelled: the reservation promises as before,
+ * until its holder gives it up. */
+void alloc_settle(struct alloc *a, uint64_t n_blk);
 
 uint64_t alloc_free_blocks(const struct alloc *a); /* not busy, reserved ones included */
 uint64_t alloc_reserved_blocks(const struct alloc *a);
+uint64_t alloc_promised_blocks(const struct alloc *a); /* reserved and not staged */
 uint64_t alloc_waiting_blocks(const struct alloc *a);         /* would be free after a checkpoint */
 bool alloc_is_committed(const struct alloc *a, uint64_t blk); /* for checks */
 

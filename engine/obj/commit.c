@@ -384,9 +384,9 @@ int tx_commit(struct obj_tx *tx, unsigned flags, uint64_t *epoch)
     at = tx->epoch;
     if (epoch && rc == 0)
         *epoch = at;
-    tx_end(tx, tx->appended);
     if (rc == 0 && (flags & OBJ_SYNC))
         rc = journal_sync(pool, end, at);
+    tx_end(tx, tx->appended); /* at last: its stages' blocks are not to count twice meanwhile */
     return rc;
 }
 

@@ -394,6 +394,7 @@ struct obj_stage {
     struct obj_pool *pool;
     struct stage_piece *piece;
     uint32_t n_piece, cap_piece;
+    uint64_t settle_blk; /* taken out of what is reserved */
     uint8_t *crc;      /* u32 LE each */
     uint8_t *data;     /* JOURNAL: the blocks, in order; INLINE: the bytes */
     uint32_t inline_len;

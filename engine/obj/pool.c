@@ -241,7 +241,7 @@ static void copy_text(char *to, size_t cap, const char *from)
 void obj_pool_query(struct obj_pool *pool, struct obj_pool_info *out)
 {
     struct queue_dev_info dev;
-    uint64_t n = 0;
+    uint64_t n = 0, promised;
 
     queue_dev_info(pool->dev, &dev);
     memset(out, 0, sizeof(*out));
@@ -259,11 +259,11 @@ void obj_pool_query(struct obj_pool *pool, struct obj_pool_info *out)
     out->size_bytes = pool->super.size_blk << DFE_BLOCK_SHIFT;
     out->data_bytes = pool->super.data_len_blk << DFE_BLOCK_SHIFT;
     out->reserved_bytes = alloc_reserved_blocks(pool->alloc) << DFE_BLOCK_SHIFT;
-    /* what is staged on a reservation has left the free blocks and is reserved still */
+    promised = alloc_promised_blocks(pool->alloc) << DFE_BLOCK_SHIFT;
     out->free_bytes = (alloc_free_blocks(pool->alloc) + alloc_waiting_blocks(pool->alloc))
                       << DFE_BLOCK_SHIFT;
-    out->free_bytes -=
-        out->reserved_bytes < out->free_bytes ? out->reserved_bytes : out->free_bytes;
+    /* what is staged and committed is reserved for a moment still */
+    out->free_bytes -= promised < out->free_bytes ? promised : out->free_bytes;
     out->journal_bytes = pool->super.journal_len_blk << DFE_BLOCK_SHIFT;
     out->journal_used_bytes = pool->journal ? journal_used_bytes(pool->journal) : 0;
     out->overlay_keys = overlay_keys(pool->active);

@@ -20,9 +20,10 @@ void obj_stage_drop(struct obj_stage *st)
 {
     if (!st)
         return;
-    if (!st->committed && st->n_piece > 0) {
+    if ((!st->committed && st->n_piece > 0) || st->settle_blk > 0) {
         pthread_mutex_lock(&st->pool->lock);
-        for (uint32_t i = 0; i < st->n_piece; i++)
+        alloc_settle(st->pool->alloc, st->settle_blk);
+        for (uint32_t i = 0; i < st->n_piece && !st->committed; i++)
             alloc_cancel(st->pool->alloc, st->piece[i].blk, st->piece[i].n);
         pthread_mutex_unlock(&st->pool->lock);
     }
@@ -75,6 +76,7 @@ static int allocate(struct obj_stage *st, uint64_t off, uint64_t n, bool reserve
         int rc = alloc_wait(st->pool, want, reserved, &blk, &got);
         if (rc < 0)
             return rc;
+        st->settle_blk += reserved ? got : 0;
         rc = piece_add(st, off, blk, got, *crc);
         if (rc < 0) {
             pthread_mutex_lock(&st->pool->lock);
