@@ -16,18 +16,13 @@
 #include "client/client_int.h"
 #include "client/sys.h"
 
-#define PROBE_EVERY 64u /* waits without spinning, before it is tried again */
-#define PROBE_TURNS 64u
-
 void await_init(struct channel *ch)
 {
     cpu_set_t set;
     long rc = sys_call(SYS_sched_getaffinity, 0, sizeof(set), (long)&set, 0, 0, 0);
 
-    /* More processors than the set has room for: many. */
-    ch->most_spins = rc > 0 && CPU_COUNT_S((size_t)rc, &set) < 2 ? 0 : CLIENT_SPINS;
-    ch->spins = ch->most_spins;
-    ch->skipped = 0;
+    /* -EINVAL: more processors than the set has room for. */
+    spin_init(&ch->spin, rc > 0 ? (unsigned)CPU_COUNT_S((size_t)rc, &set) : 2);
 }
 
 void await_ring(struct channel *ch)
@@ -42,29 +37,25 @@ void await_ring(struct channel *ch)
 
 static inline bool arrived(const struct channel *ch)
 {
+    /* The completion's cache line comes over together with the tail's, not after it. */
+    __builtin_prefetch(&ch->cq->e[ch->head % PROTO_RING]);
     /* Acquire: the completion and the reply were written before the tail. */
     return __atomic_load_n(&ch->cq->tail, __ATOMIC_ACQUIRE) != ch->head;
 }
 
 static bool spin(struct channel *ch)
 {
-    uint32_t turns = ch->spins;
+    uint32_t turns = spin_turns(&ch->spin);
 
-    if (turns == 0 && ++ch->skipped >= PROBE_EVERY) {
-        ch->skipped = 0;
-        turns = PROBE_TURNS < ch->most_spins ? PROBE_TURNS : ch->most_spins;
-    }
     for (uint32_t i = 0; i < turns; i++) {
         if (arrived(ch)) {
-            ch->spins = ch->spins * 2 + PROBE_TURNS;
-            if (ch->spins > ch->most_spins)
-                ch->spins = ch->most_spins;
+            spin_won(&ch->spin);
             return true;
         }
-        cpu_relax();
+        spin_pause();
     }
     if (turns > 0)
-        ch->spins /= 4;
+        spin_lost(&ch->spin);
     return false;
 }
 
@@ -96,6 +87,9 @@ int await_completion(struct channel *ch, struct proto_cqe *out)
     }
     *out = ch->cq->e[ch->head % PROTO_RING];
     ch->head++;
-    __atomic_store_n(&ch->sq->cq_head, ch->head, __ATOMIC_RELEASE);
+    /* The engine is looking at that cache line: a last completion's place is given back together
+     * with the next request's tail, see submit(). */
+    if (out->result == -EINPROGRESS)
+        __atomic_store_n(&ch->sq->cq_head, ch->head, __ATOMIC_RELEASE);
     return 0;
 }

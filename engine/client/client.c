@@ -164,6 +164,7 @@ static int submit(struct channel *ch, struct client_call *call)
     call->sqe.reply_cap = (uint32_t)call->reply_cap;
     *e = call->sqe;
     ch->tail++;
+    __atomic_store_n(&ch->sq->cq_head, ch->head, __ATOMIC_RELAXED);
     /* Release: entry and data are there before the tail says so. */
     __atomic_store_n(&ch->sq->tail, ch->tail, __ATOMIC_RELEASE);
     await_ring(ch);

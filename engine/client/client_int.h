@@ -25,8 +25,8 @@
 #include <stdatomic.h>
 
 #include "client/client.h"
+#include "client/spin.h"
 
-#define CLIENT_SPINS 2000u    /* turns at most, before a thread sleeps */
 #define CLIENT_BUCKETS 256u   /* of the extent table */
 #define CLIENT_TRIES 1000u    /* looks at a record that is being changed */
 
@@ -66,7 +66,7 @@ struct channel {
     uint64_t life;               /* 0: has no memory */
     uint32_t id;
     uint32_t tail, head;         /* what sq->tail and sq->cq_head are */
-    uint32_t spins, most_spins, skipped; /* what spinning is worth: see await.c */
+    struct spin spin;
     struct proto_sq *sq;
     uint8_t *push;
     const struct proto_cq *cq;
@@ -135,14 +135,5 @@ void await_ring(struct channel *ch);
 int client_lost(struct client *c, uint64_t life);
 /* Waits while another thread resumes: 0 or -EOWNERDEAD. */
 int client_wait_up(struct client *c);
-
-static inline void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 #endif

@@ -84,7 +84,7 @@ int client_record_read(struct client *c, uint32_t record, uint64_t ino, struct p
             if (__atomic_load_n(&r->gen, __ATOMIC_RELAXED) == gen)
                 return out->ino == ino && ino ? 0 : -ESTALE;
         }
-        cpu_relax();
+        spin_pause();
     }
     return -ESTALE;
 }

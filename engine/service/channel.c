@@ -138,14 +138,17 @@ bool chan_busy(struct chan *ch)
 /* The tail, then (fence) `sleeping`: engine/client/await.c has the argument. */
 static void post(struct chan *ch, const struct proto_cqe *cqe, bool last)
 {
+    uint32_t answered;
     char byte = 0;
 
     pthread_mutex_lock(&ch->lock);
+    if (last) { /* written under the lock alone */
+        answered = atomic_load_explicit(&ch->answered, memory_order_relaxed) + 1;
+        atomic_store_explicit(&ch->answered, answered, memory_order_release);
+    }
     ch->cq->e[ch->posted % PROTO_RING] = *cqe;
     ch->posted++;
     __atomic_store_n(&ch->cq->tail, ch->posted, __ATOMIC_RELEASE);
-    if (last)
-        atomic_fetch_add_explicit(&ch->answered, 1, memory_order_release);
     pthread_mutex_unlock(&ch->lock);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     /* A full socket buffer means that a wake-up is on its way already. */
@@ -260,6 +263,8 @@ static const char *fault(const struct chan *ch, const struct proto_sqe *e)
 
 bool chan_pending(const struct chan *ch)
 {
+    /* The entry's cache line comes over together with the tail's, not after it. */
+    __builtin_prefetch(&ch->sq->e[ch->taken % PROTO_RING]);
     return __atomic_load_n(&ch->sq->tail, __ATOMIC_ACQUIRE) != ch->taken;
 }
 
@@ -274,10 +279,8 @@ static void serve_one(struct chan *ch, uint64_t now)
     memcpy(&req.e, &ch->sq->e[ch->taken % PROTO_RING], sizeof(req.e));
     __asm__ volatile("" : : : "memory");
     ch->taken++;
-    __atomic_store_n(&ch->cq->sq_head, ch->taken, __ATOMIC_RELEASE);
     bad = atomic_load(&ch->hit) ? "memory that cannot be read" : fault(ch, &req.e);
     if (bad) {
-        atomic_fetch_add(&ch->answered, 1); /* it never will be */
         atomic_store(&ch->peer->bad, bad);
         return;
     }
@@ -287,11 +290,14 @@ static void serve_one(struct chan *ch, uint64_t now)
     req.reply = ch->reply + req.e.reply_off;
     rc = dispatch(ch->peer->session, &req, false, &cqe);
     if (rc == -EINPROGRESS) {
+        __atomic_store_n(&ch->cq->sq_head, ch->taken, __ATOMIC_RELEASE);
         hand_over(ch, &req, now);
         return;
     }
     if (rc < 0)
         cqe.result = rc;
+    /* Only now: the client is looking at this cache line, and it would travel twice. */
+    __atomic_store_n(&ch->cq->sq_head, ch->taken, __ATOMIC_RELEASE);
     answer(ch, &req.e, &cqe, now, now);
 }
 

@@ -15,18 +15,6 @@
 #include "service/worker.h"
 
 #define BUDGET 16u
-#define SPINS 2000u      /* rounds at most before it sleeps */
-#define PROBE_EVERY 64u  /* sleeps without spinning before it is tried again */
-#define PROBE_ROUNDS 64u
-
-static inline void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 void ring_lock(struct ring *r)
 {
@@ -81,8 +69,10 @@ static unsigned serve_all(struct ring *r)
             worker_wake(r->worker);
         }
     }
-    if (n > 0)
-        atomic_fetch_add_explicit(&r->worker->n_requests, n, memory_order_relaxed);
+    if (n > 0) { /* this thread alone counts */
+        unsigned long all = atomic_load_explicit(&r->worker->n_requests, memory_order_relaxed);
+        atomic_store_explicit(&r->worker->n_requests, all + n, memory_order_relaxed);
+    }
     return n;
 }
 
@@ -124,16 +114,6 @@ static void sleep_now(struct ring *r)
     set_sleeping(r, 0);
 }
 
-/* Rounds to spin now, once there was nothing to do. */
-static uint32_t rounds(struct ring *r)
-{
-    if (r->spins == 0 && ++r->skipped >= PROBE_EVERY) {
-        r->skipped = 0;
-        return r->most_spins < PROBE_ROUNDS ? r->most_spins : PROBE_ROUNDS;
-    }
-    return r->spins;
-}
-
 static void *ring_main(void *arg)
 {
     struct ring *r = arg;
@@ -145,17 +125,15 @@ static void *ring_main(void *arg)
             give_way(r);
         if (serve_all(r) > 0)
             continue;
-        turns = rounds(r);
+        turns = spin_turns(&r->spin);
         while (i < turns && !anything(r) && !atomic_load_explicit(&r->wanted, memory_order_relaxed))
-            relax(), i++;
+            spin_pause(), i++;
         if (i < turns) {
-            r->spins = r->spins * 2 + PROBE_ROUNDS;
-            if (r->spins > r->most_spins)
-                r->spins = r->most_spins;
+            spin_won(&r->spin);
             continue;
         }
         if (turns > 0)
-            r->spins /= 4;
+            spin_lost(&r->spin);
         sleep_now(r);
     }
     pthread_mutex_unlock(&r->lock);
@@ -210,8 +188,7 @@ int ring_open(struct ring *r, struct worker *w)
     atomic_init(&r->wanted, false);
     atomic_init(&r->stop, false);
     rc = sched_getaffinity(0, sizeof(set), &set);
-    r->most_spins = rc == 0 && CPU_COUNT(&set) < 2 ? 0 : SPINS;
-    r->spins = r->most_spins;
+    spin_init(&r->spin, rc == 0 ? (unsigned)CPU_COUNT(&set) : 2);
     r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     r->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (r->epoll_fd < 0 || r->kick_fd < 0 ||

@@ -27,6 +27,7 @@
 #include <sys/epoll.h>
 
 #include "base/list.h"
+#include "client/spin.h"
 #include "service/dispatch.h"
 #include "service/pool.h"
 
@@ -125,7 +126,7 @@ struct ring {
     atomic_bool wanted, stop;
     struct list peers;
     bool asleep;
-    uint32_t spins, most_spins, skipped;
+    struct spin spin;
     int epoll_fd, kick_fd;
 };
 
