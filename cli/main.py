@@ -20,6 +20,8 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "umount": ("umount", "umount", "Unmount, after all data is on the device."),
     "service": ("service", "service", "The processes that serve pools: start, stop, status."),
     "fs": ("fs", "fs", "Look into a mounted file system."),
+    "run": ("run", "run", "Run a program whose reads and writes bypass the kernel."),
+    "il": ("il", "il", "Explain what bypassed the kernel, and what did not."),
     "bench": ("bench", "bench", "Measure, each figure beside its peer."),
     "completion": ("completion", "completion", "Print the shell's completion script."),
 }

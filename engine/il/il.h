@@ -26,10 +26,10 @@
 #include "il/real.h"
 
 /* -- limits ------------------------------------------------------------------------------------ */
-#define IL_FDS 65536u       /* descriptors above are the kernel's: 8 bytes each, touched when used */
+#define IL_FDS 65536u       /* descriptors above are the kernel's; 8 bytes each */
 #define IL_OWN_FDS 128u     /* numbers set aside for the library's own descriptors */
 #define IL_FILES 8192u      /* open files of mounts at a time */
-#define IL_DEVS 64u         /* file systems without a disk that this process reads: mounts, /proc ... */
+#define IL_DEVS 64u         /* file systems without a disk that are read: mounts, /proc, tmpfs */
 #define IL_THREADS 256u     /* records of threads; more threads share them */
 #define IL_WORDS 1024u      /* words that order implicit offsets; more descriptions share them */
 #define IL_LEASES 4096u     /* leases remembered */

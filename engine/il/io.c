@@ -79,7 +79,7 @@ static int begin(enum il_call call, int fd, int mode, int64_t bytes, bool implic
     return why;
 }
 
-/* The engine's refusal: shows it the descriptor, where rights were the reason. Whether to repeat. */
+/* After a refusal: shows the descriptor, where rights were the reason. Whether to repeat. */
 static bool prove(const struct il_file *file, int fd, int64_t err)
 {
     struct il_dev *dev = &il->dev[file->dev];
@@ -266,7 +266,7 @@ static int64_t write_all(const struct il_file *file, int fd, const struct iovec 
     return sum;
 }
 
-/* At the kernel's offset. What the engine refuses is written by the kernel where it was reserved. */
+/* At the kernel's offset. What the engine refuses the kernel writes where it was reserved. */
 static int64_t write_at_offset(const struct il_file *file, int fd, const struct iovec *iov, int n,
                                int64_t want, int64_t *refused)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What was bypassed and what was not, and why: counted in a memfd that `dfusepy il explain PID` finds
- * through /proc, and appended as one JSON line to the report when the process ends or execs.
+ * What was bypassed and what was not, and why: counted in a memfd that `dfusepy il explain PID`
+ * finds through /proc, and appended as one JSON line to the report when the process ends or execs.
  *
  * The memfd is made at the first data call that is known to be on a mount; it describes itself
  * (names lie behind the counters), so that a reader of another version understands it.
@@ -27,14 +27,14 @@ struct il_stats {
     _Atomic uint64_t attaches, attach_ns;
     struct tally left[IL_CALLS][IL_REASONS];
     struct tally bypass[IL_THREADS][IL_CALLS];
-    char names[4096];    /* names of calls, then "code\ttext" of reasons from 1 on, a line each */
+    char names[1024];    /* names of calls, then of reasons from 1 on, a line each */
 };
-_Static_assert(offsetof(struct il_stats, left) == 56, "cli/il.py reads it");
+_Static_assert(offsetof(struct il_stats, left) == 56, "dfusepy/interception.py reads it");
 
 static const char names[] =
 #define CALL(name) #name "\n"
 #include "il/calls.def"
-#define REASON(code, text) #code "\t" text "\n"
+#define REASON(code, text) #code "\n"
 #include "il/reasons.def"
     ;
 _Static_assert(sizeof(names) <= sizeof(((struct il_stats *)0)->names), "names fit");
