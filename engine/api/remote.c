@@ -38,6 +38,8 @@ static void after_fork_in_child(void)
         struct remote_pool *pool = container_of(l, struct remote_pool, link);
 
         atomic_store(&pool->forked, true);
+        if (atomic_load(&pool->loans))
+            client_leave_extents(pool->client);
         client_forked(pool->client);
         pool->client = NULL;
         list_del(&pool->link);

@@ -37,6 +37,7 @@ struct remote_pool {
     uint64_t handles[PROTO_HANDLES / 64]; /* numbers in use; under lock */
     size_t push_bytes;                    /* what fits one request */
     bool read_only;                       /* the pool is */
+    atomic_ulong loans;                   /* memory of the engine that callers look at */
     atomic_bool forked;                   /* we are a child of the process that opened it */
 };
 

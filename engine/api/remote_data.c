@@ -167,6 +167,7 @@ static void give_back(struct remote_fs *fs, const struct loan *loan)
     struct remote_pool *pool = fs->cont->pool;
     struct client_call call = {.sqe = {.op = PROTO_DROP, .off = loan->number}};
 
+    atomic_fetch_sub(&pool->loans, 1);
     /* One of an earlier worker ended with it; its memory stays as long as we map it. */
     if (!atomic_load(&pool->forked) && client_epoch(pool->client) == loan->epoch)
         ask(fs, &call);
@@ -195,6 +196,7 @@ static int64_t borrow(struct remote_fs *fs, uint64_t ino, uint64_t off, size_t l
     if (ret < 0 || lease.len == 0)
         return ret;
     loan->number = call.cqe.value;
+    atomic_fetch_add(&fs->cont->pool->loans, 1);
     base = client_map_extent(client, lease.extent, lease.stamp);
     skip = off - lease.file_off;
     if (!base || off < lease.file_off || skip >= lease.len) {

@@ -83,6 +83,8 @@ const void *client_map_extent(struct client *client, uint32_t extent, uint64_t s
 /* Lets go of extents of earlier epochs, which stay mapped for the sake of loans: for callers that
  * hold none. */
 void client_forget_old(struct client *client);
+/* Before client_forked, where loans are out: their memory stays mapped in the child, for good. */
+void client_leave_extents(struct client *client);
 
 /* Shows the engine that this process has `fd` open with F_GETFL's `flags`: rights by descriptor. */
 int client_prove(struct client *client, uint32_t handle, uint64_t ino, int fd, int flags);

@@ -189,6 +189,13 @@ const void *client_map_extent(struct client *c, uint32_t id, uint64_t stamp)
     return x ? x->base : NULL;
 }
 
+void client_leave_extents(struct client *c)
+{
+    for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
+        for (struct extent *x = c->extents[i]; x; x = x->next)
+            x->base = NULL;
+}
+
 void client_forget_old(struct client *c)
 {
     uint64_t saved;
