@@ -20,7 +20,9 @@
  *     word only grows. What is the same at R2 and R5 was stored to by nobody in between.
  *  2. R3 reads nothing newer than the lease: had it read a byte of some W3, then W2, a release
  *     fence before that byte's store, synchronises with R4, an acquire fence after its load: W1
- *     happens before R5, which finds the odd value or a later one (1).
+ *     happens before R5, which finds the odd value or a later one (1). (libc may copy with stores
+ *     that x86 does not keep in order; the mutex is unlocked between W2 and the copy, and that
+ *     instruction waits for W1.)
  *  3. Nothing older: the lease came in a message, sent after all that was done under the lock
  *     before; and R2 acquires the W4 of its generation.
  *  4. Memory that becomes another slot's, or whose slot has lost its line: the line is stored to
@@ -30,10 +32,13 @@
  *     becomes a hole: the line of the old place is stored to under cache.lock in which the block
  *     moves, before the call that changed the file returns. Whoever has heard of the change, by
  *     whatever means, finds another generation at R2.
- *  6. The record is odd from before the first W3 of a change until after its last: a record that is
- *     the same at R1 and R5 means that no change of the file lies between, however many lines were
- *     read under it. So bytes, size and version belong together. Copies may go up to the record's
- *     size: bytes past the end are zeros, and one that grows the file in the same slot is a W3.
+ *  6. The client leaves the record alone at R5. Its lease is older than its look at the record, and
+ *     the bytes were the same from the lease until R5: so they are the file's at the moment of
+ *     that look, with that size and version. For a reader that cannot tell how old its generations
+ *     are, the record is odd from before the first W3 of a change until after its last: the same
+ *     at R1 and R5, it says that no change of the file lies between.
+ *     Copies may go up to the record's size: bytes past the end are zeros, and a write that makes
+ *     the file longer in the same slot is a W3.
  *  7. What becomes valid in a slot beside the leased blocks (a load, a hole filled) concerns no
  *     lease: a lease ends at the first block that was not valid when it was given.
  *  8. A record that goes to another file takes the lines of all slots of its old one with it first,

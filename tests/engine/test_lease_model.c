@@ -213,6 +213,38 @@ static void change_of_a_slot(void)
     CHECK(search(no_acquire, right, NULL, one_moment) > 0);
 }
 
+/* -- the same change; a reader that looks at the record once (client/lease.c): 0, 5 around its
+ * version 4, between two looks at the line 1, 6, whose generation was 0 in the lease -- */
+
+static bool by_the_line(const uint8_t *r)
+{
+    if (r[1] != 0 || r[6] != 0 || r[0] & 1 || r[0] != r[5])
+        return true;
+    accepted++;
+    return r[2] == r[4] && r[3] == r[4];
+}
+
+static void record_looked_at_once(void)
+{
+    static const struct step read[] = {L(LINE, 1, ACQ), L(RECORD, 0, ACQ),  L(FLAG, 4, RLX), FA,
+                                       L(RECORD, 5, RLX), L(DATA, 2, RLX), L(DATA2, 3, RLX), FA,
+                                       L(LINE, 6, RLX), STOP};
+    static const struct step right[] = {
+        S(LINE, 3, RLX), FR, S(DATA, 1, RLX), S(DATA2, 1, RLX), S(LINE, 4, REL),
+        S(RECORD, 5, RLX), FR, S(FLAG, 1, RLX), S(RECORD, 6, REL), STOP};
+    static const struct step line_late[] = {
+        S(DATA, 1, RLX), S(DATA2, 1, RLX), S(RECORD, 5, RLX), FR, S(FLAG, 1, RLX),
+        S(RECORD, 6, REL), S(LINE, 3, RLX), FR, S(LINE, 4, REL), STOP};
+    static const struct step no_fence[] = {
+        S(LINE, 3, RLX), S(DATA, 1, RLX), S(DATA2, 1, RLX), S(LINE, 4, REL),
+        S(RECORD, 5, RLX), FR, S(FLAG, 1, RLX), S(RECORD, 6, REL), STOP};
+
+    CHECK_EQ(search(read, right, NULL, by_the_line), 0);
+    CHECK(accepted > 0);
+    CHECK(search(read, line_late, NULL, by_the_line) > 0);
+    CHECK(search(read, no_fence, NULL, by_the_line) > 0);
+}
+
 /* -- 4: a slot goes, another thread gets the memory under a lock (FLAG) and writes there -- */
 
 static bool not_the_next_owners(const uint8_t *r)
@@ -293,6 +325,7 @@ static void lines_under_one_record(void)
 int main(void)
 {
     RUN(change_of_a_slot);
+    RUN(record_looked_at_once);
     RUN(memory_of_another);
     RUN(acknowledged_elsewhere);
     RUN(lines_under_one_record);
