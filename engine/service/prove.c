@@ -156,13 +156,17 @@ int session_prove(struct session *s, uint32_t handle, uint64_t ino, int fd)
     if (ret < 0)
         return base_refuse(ret, "%u is no file system's handle", handle);
     ret = dfe_pool_query(s->host->pool, &info);
-    if (ret == 0) {
-        snprintf(source, sizeof(source), "%s/%s%s%s", info.label, h->hc->label,
-                 h->hc->snapshot[0] ? "@" : "", h->hc->snapshot);
-        ret = prove_descriptor(fd, ino, source, s->host->uid, &may);
-    }
-    if (ret == 0)
-        rights_prove(s, h->hc, ino, may);
+    snprintf(source, sizeof(source), "%s/%s%s%s", info.label, h->hc->label,
+             h->hc->snapshot[0] ? "@" : "", h->hc->snapshot);
     session_unuse(s, h);
-    return ret;
+    /* Without the handle: nobody has to wait for a descriptor that does not answer. */
+    if (ret == 0)
+        ret = prove_descriptor(fd, ino, source, s->host->uid, &may);
+    if (ret == 0)
+        ret = session_use(s, handle, HANDLE_FS, &h);
+    if (ret < 0)
+        return ret;
+    rights_prove(s, h->hc, ino, may);
+    session_unuse(s, h);
+    return 0;
 }
