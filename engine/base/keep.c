@@ -79,9 +79,10 @@ struct shared {
     uint64_t magic, bytes;
     uint64_t done_at, done_buckets, home_at, home_buckets;
     uint8_t reserved[16];
+    _Atomic uint64_t note[KEEP_NOTES];
     struct ring_shared ring[KEEP_LOGS];
 };
-_Static_assert(sizeof(struct shared) == 448, "shared between workers");
+_Static_assert(sizeof(struct shared) == 512, "shared between workers");
 
 struct ring {
     pthread_mutex_t lock;
@@ -664,6 +665,18 @@ bool keep_empty(const struct keep *keep)
         if (keep->ring[i].s->tail < keep->ring[i].opened)
             return false;
     return true;
+}
+
+void keep_note(struct keep *keep, unsigned i, uint64_t value)
+{
+    DFE_ASSERT(i < KEEP_NOTES);
+    atomic_store_explicit(&keep->s->note[i], value, memory_order_release);
+}
+
+uint64_t keep_noted(const struct keep *keep, unsigned i)
+{
+    DFE_ASSERT(i < KEEP_NOTES);
+    return atomic_load_explicit(&keep->s->note[i], memory_order_acquire);
 }
 
 int keep_replay(struct keep *keep, enum keep_log log,

@@ -80,6 +80,11 @@ bool keep_pressed(const struct keep *keep, enum keep_log log);
 int keep_replay(struct keep *keep, enum keep_log log,
                 int (*fn)(int64_t number, const void *rec, size_t len, void *arg), void *arg);
 
+/* Words that say what the records continue; 0 at first. Each changes as a whole. */
+enum { KEEP_NOTES = 8 };
+void keep_note(struct keep *keep, unsigned i, uint64_t value);
+uint64_t keep_noted(const struct keep *keep, unsigned i);
+
 /* -- where inodes are that somebody has referred to: number to home, for the next worker */
 void keep_home_set(struct keep *keep, uint32_t cont, uint64_t ino, uint64_t home);
 void keep_home_clear(struct keep *keep, uint32_t cont, uint64_t ino);

@@ -156,10 +156,12 @@ static int write_frozen(struct obj_pool *pool, bool *fatal)
     if (rc < 0)
         return rc;
     rc = overlay_sort(pool->frozen);
+    keep_checkpoint(pool, false);
     if (rc == 0)
         rc = write_index(pool);
     if (rc < 0)
         return rc;
+    keep_checkpoint(pool, true);
     rc = name_least(pool, pool->ckpt_next.number);
     *fatal = rc < 0 && !queue_transient(rc);
     return rc;

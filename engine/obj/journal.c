@@ -80,6 +80,12 @@ void journal_close(struct journal *j)
     free(j);
 }
 
+void journal_numbers(const struct journal *j, uint64_t *first, uint64_t *expect)
+{
+    *first = j->seq;
+    *expect = j->expect;
+}
+
 void journal_keep(struct journal *j, struct keep *keep)
 {
     j->keep = keep;

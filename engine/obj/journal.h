@@ -44,6 +44,8 @@ void journal_close(struct journal *j);
  * pool after this process was killed gets from there what the journal lacks. Before the first
  * append; what is there of an earlier process has been retired. */
 struct keep;
+/* Numbers of batches, after replay: the first one of this opening, and what is expected next. */
+void journal_numbers(const struct journal *j, uint64_t *first, uint64_t *expect);
 void journal_keep(struct journal *j, struct keep *keep);
 
 /* Zero-writes the ring (creation), flushed. A new journal replays from (0, 0). */

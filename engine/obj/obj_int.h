@@ -180,6 +180,8 @@ int pool_lock(const char *path, int *fd);
 /* URI of the record's device; "data" is the file beside the record. */
 int pool_device_uri(const char *path, const char *device, char *out, size_t cap);
 int recover_open(struct obj_pool *pool);
+/* Kept memory knows the checkpoint that is in the index, or about to be. */
+void keep_checkpoint(struct obj_pool *pool, bool done);
 /* What is wrong with the pool, for info.damage; the first wins. */
 void pool_damaged(struct obj_pool *pool, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -14,7 +14,9 @@
  * next ones are applied as if the journal had held them, and a gap is damage. Their data is where
  * it belongs: its writes had completed before the commit. All of it becomes durable with the
  * checkpoint that settles an opening, and the log is emptied only after that; killed before, the
- * next opening finds the same again.
+ * next opening finds the same again. Epochs are numbers that anybody can give: notes in kept memory
+ * tell whether the pool is as its own workers left it. Where another program got at it in between
+ * and changed something, what was kept continues nothing, and the opening fails rather than mix.
  */
 #include "obj/obj_int.h"
 
@@ -414,6 +416,59 @@ static int replay(struct obj_pool *pool, uint64_t *records)
 
 /* -- what a killed process kept --------------------------------------------------------------- */
 
+/* keep_note: the pool; numbers of the batches of the last opening, and what it found expected;
+ * number and mark of the index's checkpoint, and of the one that was being written. */
+enum { NOTE_UUID, NOTE_UUID2, NOTE_FIRST, NOTE_EXPECT, NOTE_DONE, NOTE_DONE_SEQ, NOTE_NEXT,
+       NOTE_NEXT_SEQ };
+static_assert((int)NOTE_NEXT_SEQ < (int)KEEP_NOTES, "a note each");
+#define OPENING_BATCHES (UINT64_C(1) << 48) /* of one opening; they begin at random */
+
+static bool note_is(const struct obj_pool *pool, unsigned i, uint64_t value)
+{
+    return keep_noted(pool->keep, i) == value;
+}
+
+/* Did a worker with this memory change the pool last? */
+static bool kept_continues(const struct obj_pool *pool)
+{
+    const struct fmt_checkpoint *c = &pool->ckpt;
+    uint64_t first, expect;
+
+    journal_numbers(pool->journal, &first, &expect);
+    if (!note_is(pool, NOTE_UUID, get_le64(pool->record.uuid)) ||
+        !note_is(pool, NOTE_UUID2, get_le64(pool->record.uuid + 8)))
+        return false;
+    if (!note_is(pool, NOTE_EXPECT, expect) &&
+        expect - keep_noted(pool->keep, NOTE_FIRST) >= OPENING_BATCHES)
+        return false;
+    return (note_is(pool, NOTE_DONE, c->number) && note_is(pool, NOTE_DONE_SEQ, c->journal_seq)) ||
+           (note_is(pool, NOTE_NEXT, c->number) && note_is(pool, NOTE_NEXT_SEQ, c->journal_seq));
+}
+
+/* While a pair of notes changes, the other one holds. */
+void keep_checkpoint(struct obj_pool *pool, bool done)
+{
+    const struct fmt_checkpoint *c = &pool->ckpt_next;
+
+    if (!pool->keep)
+        return;
+    keep_note(pool->keep, done ? NOTE_DONE : NOTE_NEXT, c->number);
+    keep_note(pool->keep, done ? NOTE_DONE_SEQ : NOTE_NEXT_SEQ, c->journal_seq);
+}
+
+static void note_opening(struct obj_pool *pool)
+{
+    uint64_t first, expect;
+
+    journal_numbers(pool->journal, &first, &expect);
+    keep_note(pool->keep, NOTE_EXPECT, expect); /* the last opening's, or what it found */
+    keep_note(pool->keep, NOTE_FIRST, first);
+    keep_note(pool->keep, NOTE_DONE, pool->ckpt.number);
+    keep_note(pool->keep, NOTE_DONE_SEQ, pool->ckpt.journal_seq);
+    keep_note(pool->keep, NOTE_UUID, get_le64(pool->record.uuid));
+    keep_note(pool->keep, NOTE_UUID2, get_le64(pool->record.uuid + 8));
+}
+
 static int kept_record(int64_t number, const void *rec, size_t len, void *arg)
 {
     struct replay *r = arg;
@@ -440,6 +495,11 @@ static int replay_kept(struct obj_pool *pool, uint64_t *records)
     struct replay r = {.pool = pool};
     int rc;
 
+    if (!keep_empty(pool->keep) && !kept_continues(pool))
+        return base_fail(-ESTALE, "pool %s was changed by another program since its service ended "
+                         "early: what that had acknowledged last cannot be added any more",
+                         pool->record.label);
+    note_opening(pool);
     rc = keep_replay(pool->keep, KEEP_TX, kept_record, &r);
     bytes_free(&r.carried);
     if (r.records > 0)
