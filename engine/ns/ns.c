@@ -181,11 +181,11 @@ int ns_open(struct cache *cache, struct obj_cont *cont, const struct ns_opts *op
     ns = ns_new(cache, cont, opts);
     if (!ns)
         return -ENOMEM;
-    if (opts && opts->domain)
-        cache_domain(cache, cont, opts->domain);
     err = inode_table_open(ns);
     if (!err)
         err = open_super(ns);
+    if (!err && opts && opts->domain)
+        cache_domain(cache, cont, opts->domain);
     if (!err)
         err = open_root(ns);
     if (!err && !ns->read_only)

@@ -7,7 +7,7 @@ const struct dfe_cred ROOT_CRED = {0, 0, 0}, USER_CRED = {1000, 1000, 022};
 void world_open(struct world *w)
 {
     struct obj_pool_open_opts popts = {.size = sizeof(popts), .path = w->path};
-    struct cache_opts copts = {.size = sizeof(copts)};
+    struct cache_opts copts = {.size = sizeof(copts), .windows = w->opts.domain != 0};
 
     CHECK_EQ(buf_arena_open(64u << 20, BUF_PAGES, &w->arena), 0);
     popts.arena = w->arena;
