@@ -310,15 +310,32 @@ static const unsigned what_marks[] = {
     [DFE_INVAL_ENTRY] = MARK_NAMES | MARK_ATTR,
 };
 
+/* Marks of the inode that an invalidation under way has taken: the kernel may still have it all. */
+static unsigned marks_asked(struct list *items, uint64_t ino)
+{
+    unsigned marks = 0;
+
+    list_for_each(l, items)
+    {
+        const struct dfe_inval *inval = &container_of(l, struct item, link)->inval;
+
+        if (inval->ino == ino)
+            marks |= what_marks[inval->what];
+    }
+    return marks & ~(unsigned)MARK_NAMES;
+}
+
 /* What to ask of the face about the target; 0: nothing. A name of a directory says nothing of its
  * other names: that mark stays until the directory is forgotten. */
 static uint32_t face_asks(struct face *face, const struct cohere_target *t, bool clear)
 {
-    unsigned marks = what_marks[t->what];
-    unsigned had = refs_marks(face->held, t->ino, marks);
+    unsigned marks = what_marks[t->what], had = refs_marks(face->held, t->ino, marks);
 
-    if (clear && had & (MARK_PAGES | MARK_ATTR))
-        refs_unmark(face->held, t->ino, marks & ~(unsigned)MARK_NAMES);
+    /* What is taken is what is asked for: a mark may have come since. */
+    if (clear)
+        had |= refs_unmark(face->held, t->ino, marks & ~(unsigned)MARK_NAMES);
+    had |= (marks_asked(&face->queued, t->ino) | marks_asked(&face->sent, t->ino)) & marks;
+
     if (had & MARK_NAMES)
         return DFE_INVAL_ENTRY;
     if (had & MARK_PAGES)

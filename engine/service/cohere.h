@@ -122,7 +122,7 @@ uint64_t cohere_changes(struct cohere *co);
 
 /* -- who writes ------------------------------------------------------------------------------- */
 
-/* Somebody other than a mount is about to change the inode's data or attributes ... */
+/* Somebody other than a mount is about to change the inode's data ... */
 void cohere_wrote(struct cohere *co, uint64_t ino);
 /* ... did so within the last seconds: a kernel is not to keep its attributes. */
 bool cohere_shared(struct cohere *co, uint64_t ino);

@@ -127,8 +127,8 @@ int change_begin(struct call *c)
 {
     struct cohere *co = c->hc->cohere;
 
-    if (!c->mount) {
-        for (unsigned i = 0; i < c->change.n; i++)
+    for (unsigned i = 0; !c->mount && i < c->change.n; i++) {
+        if (c->change.t[i].what == DFE_INVAL_PAGES)
             cohere_wrote(co, c->change.t[i].ino);
     }
     if (must_not_wait(c))
