@@ -233,6 +233,36 @@ static int replay_one(int64_t number, const void *rec, size_t len, void *arg)
     return k->cont == r->cont ? r->fn(number, k, r->arg) : 0;
 }
 
+struct conts {
+    uint32_t *numbers;
+    unsigned n, cap;
+};
+
+static int note_cont(int64_t number, const void *rec, size_t len, void *arg)
+{
+    const struct cache_kept *k = rec;
+    struct conts *c = arg;
+
+    (void)number;
+    if (len < sizeof(*k))
+        return 0; /* whoever replays it says so */
+    for (unsigned i = 0; i < c->n && i < c->cap; i++)
+        if (c->numbers[i] == k->cont)
+            return 0;
+    if (c->n < c->cap)
+        c->numbers[c->n++] = k->cont;
+    return 0;
+}
+
+unsigned cache_kept_conts(struct cache *cache, uint32_t *numbers, unsigned cap)
+{
+    struct conts c = {.numbers = numbers, .cap = cap};
+
+    if (cache->keep)
+        keep_replay(cache->keep, KEEP_DATA, note_cont, &c);
+    return c.n;
+}
+
 int cache_kept_replay(struct cache *cache, struct obj_cont *cont,
                       int (*fn)(int64_t number, const struct cache_kept *k, void *arg), void *arg)
 {

@@ -26,6 +26,9 @@ struct cache_kept {
 };
 static_assert(sizeof(struct cache_kept) == 64, "shared between workers");
 
+/* Numbers of the containers that have changes to be replayed, at most cap of them; how many were
+ * put there. Until somebody replays them they hold their place in the log. */
+unsigned cache_kept_conts(struct cache *cache, uint32_t *numbers, unsigned cap);
 /* fn for each change of a file of cont that was not known to be published, in the order in which
  * they were accepted; its value other than 0 ends it and is returned. fn applies it or drops it. */
 int cache_kept_replay(struct cache *cache, struct obj_cont *cont,

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/keep.h"
+#include "base/log.h"
 #include "ns/ns.h"
 #include "test.h"
 
@@ -21,7 +22,9 @@
 #define THREADS 4u
 #define NAMES 6u
 #define FILE_BYTES (96u << 10)
-#define SECONDS 12u
+#define SECONDS 10u
+#define FULL_SECONDS 4u
+#define LEFT_BYTES (6u << 20) /* of a full pool */
 #define SEGMENT (64u << 10)
 
 static const struct dfe_cred cred = {.uid = 7, .gid = 8};
@@ -35,9 +38,11 @@ struct image {
     bool exists, linked; /* not linked: held open, without a name */
 };
 
+/* The image as acknowledged; while a change is pending, the next one holds what it will be; the
+ * third is for who finds it pending. */
 struct name {
     _Atomic uint32_t which;
-    struct image image[2];
+    struct image image[3];
 };
 
 /* What one thread does; nobody else touches its directory. */
@@ -59,6 +64,7 @@ static struct world *world;
 static void *mem;
 static size_t mem_bytes;
 static uint64_t seed;
+static uint32_t grace_ms = 60000;
 static char pool_path[600];
 
 static struct keep *keep;
@@ -76,13 +82,23 @@ static void *shared(size_t bytes)
     return p;
 }
 
+static struct image *image(struct name *n, uint32_t further)
+{
+    return &n->image[(n->which + further) % 3];
+}
+
+static void flip(struct name *n)
+{
+    n->which = (n->which + 1) % 3;
+}
+
 /* -- the stack ------------------------------------------------------------------------------- */
 
 static void open_all(struct keep *with, uint64_t *rng)
 {
     struct obj_pool_open_opts p = {.size = sizeof(p), .path = pool_path, .keep = with};
     struct cache_opts c = {.size = sizeof(c), .keep = with, .dirty_bound_bytes = 4u << 20};
-    struct ns_opts n = {.size = sizeof(n), .keep = with, .orphan_grace_ms = with ? 60000 : 0};
+    struct ns_opts n = {.size = sizeof(n), .keep = with, .orphan_grace_ms = with ? grace_ms : 0};
     uint32_t interval = test_rand(rng) % 2 ? 1000 : (uint32_t)(1 + test_rand(rng) % 50);
 
     p.commit_interval_ms = c.commit_interval_ms = interval;
@@ -116,10 +132,29 @@ static void close_all(void)
     buf_arena_close(arena);
 }
 
-static void make(void)
+/* All space but a little is taken by a file that stays. */
+static void make_full(void)
+{
+    static uint8_t block[1 << 20];
+    struct dfe_attr a, in = {0};
+    uint64_t at = 0;
+    ssize_t n;
+
+    CHECK_EQ(ns_mknod(ns, NS_ROOT_INO, "ballast", 7, S_IFREG | 0600, 0, &cred, 0, &a), 0);
+    memset(block, 1, sizeof(block));
+    while ((n = ns_write(ns, a.ino, at, block, sizeof(block), 0, NULL)) > 0)
+        at += (uint64_t)n;
+    CHECK_EQ(n, -ENOSPC);
+    in.size = at - LEFT_BYTES;
+    CHECK_EQ(ns_setattr(ns, a.ino, &in, DFE_SET_SIZE, 0, &a), 0);
+    CHECK_EQ(ns_sync(ns), 0);
+    CHECK_EQ(obj_checkpoint(pool), 0);
+}
+
+static void make(uint64_t bytes, bool fill)
 {
     struct obj_pool_create_opts o = {
-        .size = sizeof(o), .path = pool_path, .label = "t", .size_bytes = 256u << 20};
+        .size = sizeof(o), .path = pool_path, .label = "t", .size_bytes = bytes};
     struct obj_pool_open_opts p = {.size = sizeof(p), .path = pool_path};
     struct dfe_attr a;
     char name[8];
@@ -137,6 +172,8 @@ static void make(void)
         CHECK_EQ(ns_mkdir(ns, NS_ROOT_INO, name, strlen(name), 0755, &cred, 0, &a), 0);
         world->actor[t].dir = a.ino;
     }
+    if (fill)
+        make_full();
     close_all();
 }
 
@@ -193,6 +230,16 @@ static void ack(struct act *x)
     keep_end(keep);
 }
 
+/* There was no space: nothing has happened. */
+static bool refused(struct act *x, int64_t rc)
+{
+    if (rc != -ENOSPC)
+        return false;
+    x->a->pending = 0;
+    keep_end(keep);
+    return true;
+}
+
 static void ack_one(struct act *x)
 {
     struct dfe_attr a;
@@ -200,7 +247,7 @@ static void ack_one(struct act *x)
     CHECK_EQ(ns_getattr(ns, x->next->ino, 0, &a), 0);
     CHECK_EQ(a.size, x->next->size);
     told(x->next, &a);
-    x->n->which ^= 1;
+    flip(x->n);
     ack(x);
 }
 
@@ -221,6 +268,7 @@ static void do_write(struct act *x)
 {
     bool append = rnd(x, 4) == 0;
     uint64_t off = append ? x->now->size : rnd(x, FILE_BYTES), at = 0;
+    ssize_t n;
     size_t len = 1 + (size_t)rnd(x, rnd(x, 8) ? 9000 : SEGMENT);
 
     if (off + len > FILE_BYTES)
@@ -234,9 +282,10 @@ static void do_write(struct act *x)
     if (off + len > x->next->size)
         x->next->size = off + len;
     begin(x, bit(x, x->n), false);
-    CHECK_EQ(ns_write(ns, x->now->ino, off, x->next->data + off, len, append ? DFE_APPEND : 0,
-                      &at),
-             len);
+    n = ns_write(ns, x->now->ino, off, x->next->data + off, len, append ? DFE_APPEND : 0, &at);
+    if (refused(x, n))
+        return;
+    CHECK_EQ(n, len);
     CHECK_EQ(at, off);
     ack_one(x);
 }
@@ -244,6 +293,7 @@ static void do_write(struct act *x)
 static void do_punch(struct act *x)
 {
     uint64_t off, len;
+    int rc;
 
     if (x->now->size == 0)
         return;
@@ -253,7 +303,10 @@ static void do_punch(struct act *x)
     memset(x->next->data + off, 0, len);
     x->next->version = 0;
     begin(x, bit(x, x->n), false);
-    CHECK_EQ(ns_punch(ns, x->now->ino, off, len, 0), 0);
+    rc = ns_punch(ns, x->now->ino, off, len, 0);
+    if (refused(x, rc))
+        return;
+    CHECK_EQ(rc, 0);
     ack_one(x);
 }
 
@@ -263,6 +316,7 @@ static void do_setattr(struct act *x)
     unsigned set = (unsigned)(1 + rnd(x, 7));
     struct dfe_attr a = {0}, out;
     unsigned flags = 0;
+    int rc;
 
     *x->next = *x->now;
     if (set & 1) {
@@ -282,7 +336,10 @@ static void do_setattr(struct act *x)
     }
     x->next->version = 0;
     begin(x, bit(x, x->n), (set & (set - 1)) || set == 2);
-    CHECK_EQ(ns_setattr(ns, x->now->ino, &a, flags, 0, &out), 0);
+    rc = ns_setattr(ns, x->now->ino, &a, flags, 0, &out);
+    if (refused(x, rc)) /* the size comes first */
+        return;
+    CHECK_EQ(rc, 0);
     if (set & 2)
         CHECK_EQ(out.mtime_ns, a.mtime_ns);
     ack_one(x);
@@ -303,13 +360,13 @@ static void do_unlink(struct act *x)
     ack_one(x);
     if (hold)
         return;
-    x->next = &x->n->image[1 - x->n->which];
+    x->next = image(x->n, 1);
     x->next->exists = false;
     x->a->parts = 1; /* either will do */
     x->a->pending = bit(x, x->n);
-    x->n->which ^= 1;
-    x->a->pending = 0;
+    flip(x->n);
     ns_unref(ns, ino, 1);
+    x->a->pending = 0;
 }
 
 static void do_close(struct act *x)
@@ -319,7 +376,7 @@ static void do_close(struct act *x)
     x->next->exists = false;
     x->a->parts = 1;
     x->a->pending = bit(x, x->n);
-    x->n->which ^= 1;
+    flip(x->n);
     ns_unref(ns, ino, 1);
     x->a->pending = 0;
 }
@@ -328,7 +385,7 @@ static void do_close(struct act *x)
 static void do_rename(struct act *x)
 {
     struct name *to = &x->a->name[rnd(x, NAMES)];
-    struct image *old = &to->image[to->which], *next = &to->image[1 - to->which];
+    struct image *old = image(to, 0), *next = image(to, 1);
     char from_name[8];
     const char *to_name;
     uint64_t replaced = old->exists ? old->ino : 0;
@@ -344,8 +401,8 @@ static void do_rename(struct act *x)
     CHECK_EQ(ns_rename(ns, x->a->dir, from_name, strlen(from_name), x->a->dir, to_name,
                        strlen(to_name), 0),
              0);
-    to->which ^= 1;
-    x->n->which ^= 1;
+    flip(to);
+    flip(x->n);
     ack(x);
     if (replaced)
         ns_unref(ns, replaced, 1);
@@ -356,8 +413,8 @@ static void step(struct act *x)
     uint64_t what = rnd(x, 100);
 
     x->n = &x->a->name[rnd(x, NAMES)];
-    x->now = &x->n->image[x->n->which];
-    x->next = &x->n->image[1 - x->n->which];
+    x->now = image(x->n, 0);
+    x->next = image(x->n, 1);
     if (!x->now->exists)
         do_create(x);
     else if (!x->now->linked && what < 20)
@@ -442,7 +499,7 @@ static void check_pending(struct actor *a, uint32_t pending)
 
     for (unsigned i = 0; i < NAMES; i++) {
         struct name *n = &a->name[i];
-        const struct image *now = &n->image[n->which], *next = &n->image[1 - n->which];
+        const struct image *now = image(n, 0), *next = image(n, 1);
         bool is_now, is_next;
         if (!(pending & 1u << i))
             continue;
@@ -459,34 +516,32 @@ static void check_pending(struct actor *a, uint32_t pending)
             CHECK(!"done, and not to be seen");
         if (!a->parts && is_now != is_next)
             CHECK_EQ(is_next, done);
-        if (is_next && (!is_now || done))
-            n->which ^= 1;
         if (is_next && done && next->exists && next->ino == 0)
             CHECK(value > 0);
     }
 }
 
-/* The image takes what the system says now: whoever comes later compares with that. */
+/* The image becomes what the system says: whoever comes later compares with that. */
 static void settle(struct actor *a, struct name *n)
 {
-    struct image *i = &n->image[n->which];
+    const struct image *now = image(n, 0), *next = image(n, 1);
+    uint64_t ino = now->exists ? now->ino : next->exists ? next->ino : 0;
+    struct image *i = image(n, 2);
     struct dfe_attr at;
     char name[8];
 
     snprintf(name, sizeof(name), "f%u", (unsigned)(n - a->name));
-    if (!i->exists && ns_lookup(ns, a->dir, name, strlen(name), 0, &at) == -ENOENT)
-        return;
-    if (i->exists && i->ino)
-        CHECK_EQ(ns_getattr(ns, i->ino, 0, &at), 0);
-    else
-        CHECK_EQ(ns_lookup(ns, a->dir, name, strlen(name), 0, &at), 0);
-    i->exists = true;
-    i->ino = at.ino;
-    i->size = at.size;
-    i->mode = at.mode;
-    memset(i->data, 0, sizeof(i->data));
-    CHECK_EQ(ns_read(ns, at.ino, 0, i->data, sizeof(i->data), 0), at.size);
-    told(i, &at);
+    memset(i, 0, sizeof(*i));
+    i->linked = ns_lookup(ns, a->dir, name, strlen(name), 0, &at) == 0;
+    i->exists = i->linked || (ino && ns_getattr(ns, ino, 0, &at) == 0 && at.nlink == 0);
+    if (i->exists) {
+        i->ino = at.ino;
+        i->size = at.size;
+        i->mode = at.mode;
+        CHECK_EQ(ns_read(ns, at.ino, 0, i->data, sizeof(i->data), 0), at.size);
+        told(i, &at);
+    }
+    n->which = (n->which + 2) % 3;
 }
 
 static void fault(const char *line, void *arg)
@@ -501,7 +556,7 @@ static void check_all(bool data)
         uint32_t pending = a->pending;
         for (unsigned i = 0; i < NAMES; i++) {
             struct name *n = &a->name[i];
-            if (!(pending & 1u << i) && !matches(a, n, &n->image[n->which], true)) {
+            if (!(pending & 1u << i) && !matches(a, n, image(n, 0), true)) {
                 fprintf(stderr, "f%u of %u was acknowledged otherwise\n", i,
                         (unsigned)(a - world->actor));
                 abort();
@@ -509,6 +564,7 @@ static void check_all(bool data)
         }
         if (pending)
             check_pending(a, pending);
+        a->parts = 1; /* whoever comes while this changes finds one or the other */
         for (unsigned i = 0; i < NAMES; i++)
             if (pending & 1u << i)
                 settle(a, &a->name[i]);
@@ -519,7 +575,7 @@ static void check_all(bool data)
     CHECK_EQ(ns_check(ns, data, fault, NULL, NULL), 0);
     for (struct actor *a = world->actor; a < world->actor + THREADS; a++)
         for (unsigned i = 0; i < NAMES; i++) { /* what this process goes on with */
-            struct image *m = &a->name[i].image[a->name[i].which];
+            struct image *m = image(&a->name[i], 0);
             if (m->exists)
                 CHECK_EQ(ns_ref(ns, m->ino), 0);
         }
@@ -578,7 +634,7 @@ static void last(void)
     check_all(true);
     for (struct actor *a = world->actor; a < world->actor + THREADS; a++)
         for (unsigned i = 0; i < NAMES; i++) {
-            struct image *m = &a->name[i].image[a->name[i].which];
+            struct image *m = image(&a->name[i], 0);
             m->exists = m->exists && m->linked;
         }
     close_all();
@@ -589,17 +645,17 @@ static void last(void)
     for (struct actor *a = world->actor; a < world->actor + THREADS; a++)
         for (unsigned i = 0; i < NAMES; i++) {
             struct name *n = &a->name[i];
-            n->image[n->which].ino = 0; /* unknown to this process until it is looked up */
-            CHECK(matches(a, n, &n->image[n->which], true));
+            image(n, 0)->ino = 0; /* unknown to this process until it is looked up */
+            CHECK(matches(a, n, image(n, 0), true));
         }
     CHECK_EQ(ns_check(ns, true, fault, NULL, NULL), 0);
     close_all();
 }
 
-static void kills(void)
+static void kill_for(unsigned seconds)
 {
     const char *s = getenv("DFE_CRASH_SECONDS");
-    uint64_t until = base_mono_ns() + (s ? strtoull(s, NULL, 10) : SECONDS) * 1000000000ull;
+    uint64_t until = base_mono_ns() + (s ? strtoull(s, NULL, 10) : seconds) * 1000000000ull;
     uint64_t acked = 0;
 
     while (base_mono_ns() < until)
@@ -612,24 +668,239 @@ static void kills(void)
     CHECK(world->replayed > 0);
 }
 
-int main(void)
+/* In a process of its own: this one has no threads, so that it may fork. */
+static void in_child(void (*fn)(void))
 {
     int status;
-    pid_t pid;
+    pid_t pid = fork();
 
-    seed = test_seed();
-    snprintf(pool_path, sizeof(pool_path), "%s/p", test_dir());
-    mem_bytes = keep_bytes(LOG_BYTES, LOG_BYTES);
-    mem = shared(mem_bytes);
-    world = shared(sizeof(*world));
-    CHECK_EQ(keep_format(mem, mem_bytes, LOG_BYTES, LOG_BYTES), 0);
-    pid = fork();
+    CHECK(pid >= 0);
     if (pid == 0) {
-        make();
+        fn();
         _exit(0);
     }
     CHECK_EQ(waitpid(pid, &status, 0), pid);
     CHECK_EQ(status, 0);
+}
+
+/* The same, but the process is killed at the end. */
+static void in_killed(void (*fn)(void))
+{
+    int status;
+    pid_t pid = fork();
+
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        fn();
+        kill(getpid(), SIGKILL);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void make_roomy(void)
+{
+    make(256u << 20, false);
+}
+
+static void make_narrow(void)
+{
+    make(48u << 20, true);
+}
+
+static void start(const char *name, void (*fn)(void))
+{
+    snprintf(pool_path, sizeof(pool_path), "%s/%s", test_dir(), name);
+    memset(world, 0, sizeof(*world));
+    CHECK_EQ(keep_format(mem, mem_bytes, LOG_BYTES, LOG_BYTES), 0);
+    in_child(fn);
+}
+
+static void kills(void)
+{
+    start("roomy", make_roomy);
+    kill_for(SECONDS);
+}
+
+static void kills_full(void)
+{
+    start("narrow", make_narrow);
+    kill_for(FULL_SECONDS);
+}
+
+/* -- one thing each -------------------------------------------------------------------------- */
+
+static uint64_t held[2];   /* inodes without a name, known to later processes */
+static uint8_t big[SEGMENT];
+
+static void open_kept(void)
+{
+    CHECK_EQ(keep_open(mem, mem_bytes, &keep), 0);
+    open_all(keep, &seed);
+}
+
+static void orphans_make(void)
+{
+    struct dfe_attr a;
+
+    open_kept();
+    for (unsigned i = 0; i < 2; i++) {
+        CHECK_EQ(ns_mknod(ns, NS_ROOT_INO, "o", 1, S_IFREG | 0600, 0, &cred, DFE_REF, &a), 0);
+        CHECK_EQ(ns_unlink(ns, NS_ROOT_INO, "o", 1, 0), 0);
+        CHECK_EQ(ns_write(ns, a.ino, 0, "held", 4, 0, NULL), 4);
+        world->actor[i].dir = a.ino;
+    }
+    world->actor[2].dir = world->actor[3].dir = 0;
+}
+
+static bool orphans_become(uint64_t n)
+{
+    struct ns_info info;
+
+    for (unsigned i = 0; i < 500; i++) {
+        ns_query(ns, &info);
+        if (info.orphans == n)
+            return true;
+        usleep(10000);
+    }
+    return false;
+}
+
+static void orphans_wait(void)
+{
+    char got[8];
+
+    grace_ms = 500;
+    held[0] = world->actor[0].dir;
+    held[1] = world->actor[1].dir;
+    memset(world, 0, sizeof(*world)); /* nobody asks for them in open_all */
+    open_kept();
+    CHECK_EQ(ns_ref(ns, held[0]), 0);
+    CHECK_EQ(ns_read(ns, held[1], 0, got, sizeof(got), 0), 4);
+    CHECK(orphans_become(1)); /* the other one's holder did not come */
+    CHECK_EQ(ns_ref(ns, held[1]), -ESTALE);
+    CHECK_EQ(ns_read(ns, held[0], 0, got, sizeof(got), 0), 4);
+    CHECK_EQ(memcmp(got, "held", 4), 0);
+    ns_unref(ns, held[0], 1);
+    CHECK(orphans_become(0));
+    close_all();
+}
+
+static void orphans(void)
+{
+    start("orphans", make_roomy);
+    in_killed(orphans_make);
+    in_child(orphans_wait);
+}
+
+/* Another program writes to the pool before the next worker comes. */
+static void change(void)
+{
+    struct dfe_attr a;
+
+    open_kept();
+    CHECK_EQ(ns_mknod(ns, NS_ROOT_INO, "mine", 4, S_IFREG | 0600, 0, &cred, 0, &a), 0);
+}
+
+static void change_again(void)
+{
+    struct dfe_attr a;
+
+    open_kept();
+    CHECK_EQ(ns_mknod(ns, NS_ROOT_INO, "again", 5, S_IFREG | 0600, 0, &cred, 0, &a), 0);
+}
+
+static void intrude(void)
+{
+    struct dfe_attr a;
+
+    open_all(NULL, &seed);
+    CHECK_EQ(ns_mknod(ns, NS_ROOT_INO, "other", 5, S_IFREG | 0600, 0, &cred, 0, &a), 0);
+    close_all();
+}
+
+static void quiet(int level, const char *line, void *arg)
+{
+    (void)level, (void)line, (void)arg;
+}
+
+static void refuse(void)
+{
+    struct obj_pool_open_opts p = {.size = sizeof(p), .path = pool_path};
+
+    base_log_set(quiet, NULL);
+    CHECK_EQ(keep_open(mem, mem_bytes, &p.keep), 0);
+    CHECK_EQ(obj_pool_open(&p, &pool), -ESTALE);
+}
+
+static void found(void)
+{
+    struct dfe_attr a;
+
+    open_kept();
+    CHECK_EQ(ns_lookup(ns, NS_ROOT_INO, "mine", 4, 0, &a), 0);
+    close_all();
+}
+
+static void intruder(void)
+{
+    start("intruder", make_roomy);
+    in_killed(change);
+    in_child(found);
+    in_killed(change_again);
+    in_child(intrude);
+    in_child(refuse);
+}
+
+/* More is written than the log holds, over and over the same bytes. */
+static void overwrite(void)
+{
+    struct dfe_attr a;
+
+    open_kept();
+    CHECK_EQ(ns_mknod(ns, NS_ROOT_INO, "big", 3, S_IFREG | 0600, 0, &cred, DFE_REF, &a), 0);
+    for (unsigned i = 1; i <= 1000; i++) {
+        ssize_t n;
+
+        memset(big, (int)i, sizeof(big));
+        n = ns_write(ns, a.ino, i % 4 * 100, big, sizeof(big), DFE_NOWAIT, NULL);
+        if (n == -EINPROGRESS)
+            n = ns_write(ns, a.ino, i % 4 * 100, big, sizeof(big), 0, NULL);
+        CHECK_EQ(n, sizeof(big));
+    }
+}
+
+static void overwritten(void)
+{
+    struct dfe_attr a;
+
+    open_kept();
+    CHECK_EQ(ns_lookup(ns, NS_ROOT_INO, "big", 3, 0, &a), 0);
+    CHECK_EQ(a.size, sizeof(big) + 300);
+    CHECK_EQ(a.version, 1000);
+    CHECK_EQ(ns_read(ns, a.ino, 0, big, sizeof(big), 0), sizeof(big));
+    for (size_t i = 0; i < sizeof(big); i++)
+        CHECK_EQ(big[i], 1000 & 255);
+    close_all();
+}
+
+static void full_log(void)
+{
+    start("log", make_roomy);
+    in_killed(overwrite);
+    in_child(overwritten);
+}
+
+int main(void)
+{
+    seed = test_seed();
+    mem_bytes = keep_bytes(LOG_BYTES, LOG_BYTES);
+    mem = shared(mem_bytes);
+    world = shared(sizeof(*world));
+    RUN(orphans);
+    RUN(intruder);
+    RUN(full_log);
     RUN(kills);
+    RUN(kills_full);
     return 0;
 }
