@@ -239,8 +239,7 @@ void lease_open_line(struct slot *s);  /* its bytes are about to change */
 void lease_close_line(struct slot *s); /* they have changed */
 void lease_end_line(struct slot *s);   /* blocks of it are not valid any more */
 void lease_drop_line(struct slot *s);  /* it goes */
-void lease_open_record(struct cache_file *file); /* the file is about to change */
-void lease_show_record(struct cache_file *file); /* it has: the cut as it is now */
+void lease_show_record(struct cache_file *file); /* the cut has changed */
 void lease_drop_record(struct cache_file *file); /* it goes, or somebody may change it unseen */
 uint32_t lease_domain(const struct cache *cache, const struct obj_cont *cont);
 int windows_open(struct cache *cache, uint32_t length); /* 0: the default */

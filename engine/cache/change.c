@@ -166,8 +166,6 @@ static void drop_blocks(struct cache_file *file, uint64_t from, uint64_t to)
 
     if (from >= to)
         return;
-    if (file->record)
-        lease_open_record(file);
     slot_drop_range(file, from, to);
     obj_unreserve(file->cache->pool, (before - file->dirty_blocks) * BLOCK);
     if (file->publishing || from < file->dev_end)

@@ -8,37 +8,36 @@
  * longest ago is taken from its slot or file when there is none left. All stores here are made with
  * cache.lock held; only the bytes are copied without it, between two of them (plan.c).
  *
- *      writer                                        reader (client/lease.c)
- *   W1 record = odd, lines = odd (relaxed)        R1 record (acquire): even; its fields
- *   W2 release fence                              R2 line (acquire): the lease's generation
- *   W3 bytes, validity                            R3 bytes
- *   W4 lines = even (release)                     R4 acquire fence
- *   W5 record's fields; record = even (release)   R5 line and record (relaxed): as in R2 and R1
+ *      writer                                     reader (client/lease.c)
+ *   W1 line = odd (relaxed)                    R1 line (acquire): the lease's generation
+ *   W2 release fence                           R2 the record as it is at one moment (the same way)
+ *   W3 bytes, validity                         R3 bytes
+ *   W4 line = even (release)                   R4 acquire fence
+ *   W5 record: odd, fence, fields, even        R5 line (relaxed): as in R1
  *
  * Why that which passes R5 is one moment of the file:
  *  1. Generations come from one counter and all stores to the tables are ordered by cache.lock: a
- *     word only grows. What is the same at R2 and R5 was stored to by nobody in between.
+ *     word only grows. What is the same at R1 and R5 was stored to by nobody in between.
  *  2. R3 reads nothing newer than the lease: had it read a byte of some W3, then W2, a release
  *     fence before that byte's store, synchronises with R4, an acquire fence after its load: W1
  *     happens before R5, which finds the odd value or a later one (1). (libc may copy with stores
  *     that x86 does not keep in order; the mutex is unlocked between W2 and the copy, and that
  *     instruction waits for W1.)
  *  3. Nothing older: the lease came in a message, sent after all that was done under the lock
- *     before; and R2 acquires the W4 of its generation.
+ *     before; and R1 acquires the W4 of its generation.
  *  4. Memory that becomes another slot's, or whose slot has lost its line: the line is stored to
  *     before that, and whoever writes there has taken a lock after it; a release fence follows
  *     (slot.c, plan.c), so 2 holds for those bytes too. A device writes later still.
  *  5. A block that is replaced in another slot (its own was frozen, invariant 4 of cache_int.h), or
  *     becomes a hole: the line of the old place is stored to under cache.lock in which the block
  *     moves, before the call that changed the file returns. Whoever has heard of the change, by
- *     whatever means, finds another generation at R2.
- *  6. The client leaves the record alone at R5. Its lease is older than its look at the record, and
- *     the bytes were the same from the lease until R5: so they are the file's at the moment of
- *     that look, with that size and version. For a reader that cannot tell how old its generations
- *     are, the record is odd from before the first W3 of a change until after its last: the same
- *     at R1 and R5, it says that no change of the file lies between.
- *     Copies may go up to the record's size: bytes past the end are zeros, and a write that makes
- *     the file longer in the same slot is a W3.
+ *     whatever means, finds another generation at R1.
+ *  6. Size and version are those of the bytes: the lease is older than R2, and the bytes were the
+ *     same from the lease until R5, so they are the file's at the moment of R2. No lease is given
+ *     between W1 and W5: the file is locked exclusively. The record is odd only while its fields
+ *     change, so that who reads elsewhere in the file does not wait for a long W3. Copies may go
+ *     up to the record's size: bytes past the end are zeros, and a write that makes the file
+ *     longer in the same slot is a W3.
  *  7. What becomes valid in a slot beside the leased blocks (a load, a hole filled) concerns no
  *     lease: a lease ends at the first block that was not valid when it was given.
  *  8. A record that goes to another file takes the lines of all slots of its old one with it first,
@@ -172,13 +171,6 @@ static void line_give(struct windows *w, struct slot *s)
 }
 
 /* -- records ---------------------------------------------------------------------------------- */
-
-void lease_open_record(struct cache_file *file)
-{
-    struct windows *w = file->cache->windows;
-
-    gen_open(w, &w->record[file->record].gen);
-}
 
 /* W5 */
 static void record_store(struct windows *w, struct proto_record *r, uint64_t ino, uint32_t cont,

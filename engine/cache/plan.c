@@ -214,8 +214,6 @@ void plan_open(const struct plan *p)
 {
     if (!p->file->cache->windows)
         return;
-    if (p->file->record) /* else no slot of it has a line */
-        lease_open_record(p->file);
     for (unsigned k = 0; k < p->n; k++)
         if (p->piece[k].slot->line)
             lease_open_line(p->piece[k].slot);

@@ -55,44 +55,42 @@ void reader_close(struct lease_reader *r)
     munmap((void *)r->record, r->records * sizeof(*r->record));
 }
 
-/* R1 */
-static bool record_load(const struct proto_record *from, uint64_t ino, struct proto_record *out)
+static bool same(const uint64_t *gen, uint64_t value)
 {
+    return __atomic_load_n(gen, __ATOMIC_RELAXED) == value;
+}
+
+/* R2 */
+bool reader_record(const struct lease_reader *r, uint32_t i, uint64_t ino,
+                   struct proto_record *out)
+{
+    const struct proto_record *from = &r->record[i];
+
     out->gen = __atomic_load_n(&from->gen, __ATOMIC_ACQUIRE);
     out->ino = __atomic_load_n(&from->ino, __ATOMIC_RELAXED);
     out->size = __atomic_load_n(&from->size, __ATOMIC_RELAXED);
     out->version = __atomic_load_n(&from->version, __ATOMIC_RELAXED);
     out->mtime_ns = __atomic_load_n(&from->mtime_ns, __ATOMIC_RELAXED);
     out->cont = __atomic_load_n(&from->cont, __ATOMIC_RELAXED);
-    return (out->gen & 1) == 0 && out->ino == ino;
-}
-
-static bool same(const uint64_t *gen, uint64_t value)
-{
-    return __atomic_load_n(gen, __ATOMIC_RELAXED) == value;
-}
-
-bool reader_record(const struct lease_reader *r, uint32_t i, uint64_t ino,
-                   struct proto_record *out)
-{
-    if (!record_load(&r->record[i], ino, out))
-        return false;
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    return same(&r->record[i].gen, out->gen);
+    return (out->gen & 1) == 0 && out->ino == ino && same(&from->gen, out->gen);
 }
 
-/* R2 to R5, but for the record */
-static bool copy_lines(const struct lease_reader *r, const struct cache_lease *lease, unsigned n,
-                       const uint64_t *off, const size_t *len, uint8_t *dst)
+bool reader_copy(const struct lease_reader *r, const struct cache_lease *lease, unsigned n,
+                 uint64_t ino, const uint64_t *off, const size_t *len, uint8_t *dst,
+                 struct proto_record *out)
 {
-    for (unsigned i = 0; i < n; i++) {
+    for (unsigned i = 0; i < n; i++)
+        if (__atomic_load_n(&r->line[lease[i].line].gen, __ATOMIC_ACQUIRE) != lease[i].gen)
+            return false; /* R1 */
+    if (!reader_record(r, lease[0].record, ino, out))
+        return false;
+    for (unsigned i = 0; i < n; i++) { /* R3 */
         const struct cache_lease *l = &lease[i];
         CHECK(reader_has(r, &l->place) && l->record == lease[0].record);
         CHECK(off[i] >= l->file_off && off[i] - l->file_off + len[i] <= l->len);
-        if (__atomic_load_n(&r->line[l->line].gen, __ATOMIC_ACQUIRE) != l->gen) /* R2 */
-            return false;
         memcpy(dst, r->extent[l->place.extent].at + l->place.off + (off[i] - l->file_off),
-               len[i]); /* R3 */
+               len[i]);
         dst += len[i];
     }
     __atomic_thread_fence(__ATOMIC_ACQUIRE); /* R4 */
@@ -100,21 +98,4 @@ static bool copy_lines(const struct lease_reader *r, const struct cache_lease *l
         if (!same(&r->line[lease[i].line].gen, lease[i].gen)) /* R5 */
             return false;
     return true;
-}
-
-bool reader_copy(const struct lease_reader *r, const struct cache_lease *lease, unsigned n,
-                 uint64_t ino, const uint64_t *off, const size_t *len, uint8_t *dst,
-                 struct proto_record *out)
-{
-    const struct proto_record *record = &r->record[lease[0].record];
-
-    return record_load(record, ino, out) && copy_lines(r, lease, n, off, len, dst) &&
-           same(&record->gen, out->gen);
-}
-
-bool reader_copy_lines(const struct lease_reader *r, const struct cache_lease *lease, unsigned n,
-                       uint64_t ino, const uint64_t *off, const size_t *len, uint8_t *dst,
-                       struct proto_record *out)
-{
-    return reader_record(r, lease[0].record, ino, out) && copy_lines(r, lease, n, off, len, dst);
 }

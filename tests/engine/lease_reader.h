@@ -37,10 +37,4 @@ bool reader_copy(const struct lease_reader *r, const struct cache_lease *lease, 
                  uint64_t ino, const uint64_t *off, const size_t *len, uint8_t *dst,
                  struct proto_record *out);
 
-/* The same by the lines alone: the record is read before and not looked at again. Also of one
- * moment, since the leases are older than the record's reading. */
-bool reader_copy_lines(const struct lease_reader *r, const struct cache_lease *lease, unsigned n,
-                       uint64_t ino, const uint64_t *off, const size_t *len, uint8_t *dst,
-                       struct proto_record *out);
-
 #endif

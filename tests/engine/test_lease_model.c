@@ -22,7 +22,7 @@
 #define REGS 8u
 #define END 0xffu
 
-enum loc { RECORD, LINE, LINE2, DATA, DATA2, FLAG };
+enum loc { RECORD, LINE, VERSION, DATA, DATA2, FLAG };
 
 enum op { STORE, LOAD, FENCE_REL, FENCE_ACQ, AWAIT };
 enum order { RLX, REL, ACQ };
@@ -164,85 +164,99 @@ static unsigned long search(const struct step *a, const struct step *b, const st
 #define FA {FENCE_ACQ, RECORD, RLX, 0}
 #define STOP {STORE, RECORD, RLX, END}
 
-/* -- one slot: R1 to R5 against a change of two words of it, and its version in the record -- */
+/* A change of a slot's two words and of the record, whose version is in VERSION: everything becomes
+ * v; g and h are generations. */
+#define LINES(v, g) S(LINE, g, RLX), FR, S(DATA, v, RLX), S(DATA2, v, RLX), S(LINE, (g) + 1, REL)
+#define SHOW(v, h) S(RECORD, h, RLX), FR, S(VERSION, v, RLX), S(RECORD, (h) + 1, REL)
 
-/* Registers: 0, 5 record; 1, 6 line; 2, 3 bytes; 4 the record's version (FLAG). */
-static const struct step reader[] = {L(RECORD, 0, ACQ), L(FLAG, 4, RLX), L(LINE, 1, ACQ),
-                                     L(DATA, 2, RLX),   L(DATA2, 3, RLX), FA,
-                                     L(LINE, 6, RLX),   L(RECORD, 5, RLX), STOP};
+/* Registers: 1, 6 line; 0, 5 record around 4, its version; 2, 3 bytes. */
+#define READ \
+    L(LINE, 1, ACQ), L(RECORD, 0, ACQ), L(VERSION, 4, RLX), FA, L(RECORD, 5, RLX), \
+        L(DATA, 2, RLX), L(DATA2, 3, RLX), FA, L(LINE, 6, RLX), STOP
 
-static bool one_moment(const uint8_t *r)
+static bool one_moment(const uint8_t *r, uint8_t lease, uint8_t version)
 {
-    if (r[1] & 1 || r[0] & 1 || r[1] != r[6] || r[0] != r[5])
+    if (r[1] != lease || r[6] != lease || r[0] & 1 || r[0] != r[5])
         return true;
     accepted++;
-    return r[2] == r[3] && r[2] == r[4]; /* all of them say the same version */
+    return r[2] == version && r[3] == version && r[4] == version;
 }
 
-static void change_of_a_slot(void)
+/* -- 2: the lease is of before the change -- */
+
+static bool moment_before(const uint8_t *r)
 {
-    static const struct step right[] = {
-        S(RECORD, 1, RLX), FR, S(LINE, 3, RLX), FR, S(DATA, 1, RLX), S(DATA2, 1, RLX),
-        S(LINE, 4, REL), S(FLAG, 1, RLX), S(RECORD, 6, REL), STOP};
+    return one_moment(r, 0, 0);
+}
+
+static void change_ends_lease(void)
+{
+    static const struct step read[] = {READ};
     static const struct step no_fence[] = {
-        S(RECORD, 1, RLX), S(LINE, 3, RLX), S(DATA, 1, RLX), S(DATA2, 1, RLX), S(LINE, 4, REL),
-        S(FLAG, 1, RLX), S(RECORD, 6, REL), STOP};
-    static const struct step late_odd[] = {
-        S(DATA, 1, RLX), S(RECORD, 1, RLX), FR, S(LINE, 3, RLX), FR, S(DATA2, 1, RLX),
-        S(LINE, 4, REL), S(FLAG, 1, RLX), S(RECORD, 6, REL), STOP};
-    static const struct step early_even[] = {
-        S(RECORD, 1, RLX), FR, S(LINE, 3, RLX), FR, S(DATA, 1, RLX), S(LINE, 4, REL),
-        S(FLAG, 1, RLX), S(RECORD, 6, REL), S(DATA2, 1, RLX), STOP};
-    static const struct step plain_even[] = {
-        S(RECORD, 1, RLX), FR, S(LINE, 3, RLX), FR, S(DATA, 1, RLX), S(DATA2, 1, RLX),
-        S(LINE, 4, RLX), S(FLAG, 1, RLX), S(RECORD, 6, RLX), STOP};
-    static const struct step no_reader_fence[] = {
-        L(RECORD, 0, ACQ), L(FLAG, 4, RLX),   L(LINE, 1, ACQ), L(DATA, 2, RLX), L(DATA2, 3, RLX),
-        L(LINE, 6, RLX),   L(RECORD, 5, RLX), STOP};
-    static const struct step no_acquire[] = {
-        L(RECORD, 0, RLX), L(FLAG, 4, RLX), L(LINE, 1, RLX), L(DATA, 2, RLX), L(DATA2, 3, RLX), FA,
-        L(LINE, 6, RLX),   L(RECORD, 5, RLX), STOP};
+        L(LINE, 1, ACQ), L(RECORD, 0, ACQ), L(VERSION, 4, RLX), FA, L(RECORD, 5, RLX),
+        L(DATA, 2, RLX), L(DATA2, 3, RLX), L(LINE, 6, RLX), STOP};
+    static const struct step change[] = {LINES(1, 3), SHOW(1, 5), STOP};
+    static const struct step unfenced[] = {S(LINE, 3, RLX),  S(DATA, 1, RLX), S(DATA2, 1, RLX),
+                                           S(LINE, 4, REL), SHOW(1, 5),      STOP};
+    static const struct step late[] = {S(DATA, 1, RLX), S(LINE, 3, RLX), FR, S(DATA2, 1, RLX),
+                                       S(LINE, 4, REL), SHOW(1, 5),      STOP};
+    static const struct step record_first[] = {SHOW(1, 5), LINES(1, 3), STOP};
 
-    CHECK_EQ(search(reader, right, NULL, one_moment), 0);
+    CHECK_EQ(search(read, change, NULL, moment_before), 0);
     CHECK(accepted > 0);
-    CHECK(search(reader, no_fence, NULL, one_moment) > 0);
-    CHECK(search(reader, late_odd, NULL, one_moment) > 0);
-    CHECK(search(reader, early_even, NULL, one_moment) > 0);
-    CHECK(search(reader, plain_even, NULL, one_moment) > 0);
-    CHECK(search(no_reader_fence, right, NULL, one_moment) > 0);
-    CHECK(search(no_acquire, right, NULL, one_moment) > 0);
+    CHECK(search(no_fence, change, NULL, moment_before) > 0);
+    CHECK(search(read, unfenced, NULL, moment_before) > 0);
+    CHECK(search(read, late, NULL, moment_before) > 0);
+    CHECK(search(read, record_first, NULL, moment_before) > 0);
 }
 
-/* -- the same change; a reader that looks at the record once (client/lease.c): 0, 5 around its
- * version 4, between two looks at the line 1, 6, whose generation was 0 in the lease -- */
+/* -- 3, 6: a lease given in a message (FLAG) between two changes -- */
 
-static bool by_the_line(const uint8_t *r)
+static bool moment_between(const uint8_t *r)
 {
-    if (r[1] != 0 || r[6] != 0 || r[0] & 1 || r[0] != r[5])
+    return one_moment(r, 4, 1);
+}
+
+static void lease_between_changes(void)
+{
+    static const struct step read[] = {{AWAIT, FLAG, ACQ, 1}, READ};
+    static const struct step changes[] = {LINES(1, 3),  SHOW(1, 5),  S(FLAG, 1, REL),
+                                          LINES(2, 11), SHOW(2, 13), STOP};
+    static const struct step too_early[] = {LINES(1, 3), S(FLAG, 1, REL), SHOW(1, 5), STOP};
+
+    CHECK_EQ(search(read, changes, NULL, moment_between), 0);
+    CHECK(accepted > 0);
+    CHECK(search(read, too_early, NULL, moment_between) > 0);
+}
+
+/* -- the record alone: its fields are of one moment -- */
+
+static bool whole_record(const uint8_t *r)
+{
+    if (r[0] & 1 || r[0] != r[5])
         return true;
     accepted++;
-    return r[2] == r[4] && r[3] == r[4];
+    return r[2] == r[4];
 }
 
-static void record_looked_at_once(void)
+static void record_is_whole(void)
 {
-    static const struct step read[] = {L(LINE, 1, ACQ), L(RECORD, 0, ACQ),  L(FLAG, 4, RLX), FA,
-                                       L(RECORD, 5, RLX), L(DATA, 2, RLX), L(DATA2, 3, RLX), FA,
-                                       L(LINE, 6, RLX), STOP};
-    static const struct step right[] = {
-        S(LINE, 3, RLX), FR, S(DATA, 1, RLX), S(DATA2, 1, RLX), S(LINE, 4, REL),
-        S(RECORD, 5, RLX), FR, S(FLAG, 1, RLX), S(RECORD, 6, REL), STOP};
-    static const struct step line_late[] = {
-        S(DATA, 1, RLX), S(DATA2, 1, RLX), S(RECORD, 5, RLX), FR, S(FLAG, 1, RLX),
-        S(RECORD, 6, REL), S(LINE, 3, RLX), FR, S(LINE, 4, REL), STOP};
-    static const struct step no_fence[] = {
-        S(LINE, 3, RLX), S(DATA, 1, RLX), S(DATA2, 1, RLX), S(LINE, 4, REL),
-        S(RECORD, 5, RLX), FR, S(FLAG, 1, RLX), S(RECORD, 6, REL), STOP};
+    static const struct step read[] = {L(RECORD, 0, ACQ), L(VERSION, 4, RLX), L(DATA, 2, RLX), FA,
+                                       L(RECORD, 5, RLX), STOP};
+    static const struct step loose[] = {L(RECORD, 0, RLX), L(VERSION, 4, RLX), L(DATA, 2, RLX), FA,
+                                        L(RECORD, 5, RLX), STOP};
+    static const struct step show[] = {
+        S(RECORD, 1, RLX), FR, S(VERSION, 1, RLX), S(DATA, 1, RLX), S(RECORD, 2, REL), STOP};
+    static const struct step unfenced[] = {
+        S(RECORD, 1, RLX), S(VERSION, 1, RLX), S(DATA, 1, RLX), S(RECORD, 2, REL), STOP};
+    static const struct step unreleased[] = {
+        S(RECORD, 1, RLX), FR, S(VERSION, 1, RLX), S(DATA, 1, RLX), S(RECORD, 2, RLX), STOP};
 
-    CHECK_EQ(search(read, right, NULL, by_the_line), 0);
+    CHECK_EQ(search(read, show, NULL, whole_record), 0);
     CHECK(accepted > 0);
-    CHECK(search(read, line_late, NULL, by_the_line) > 0);
-    CHECK(search(read, no_fence, NULL, by_the_line) > 0);
+    CHECK(search(loose, show, NULL, whole_record) > 0);
+    CHECK(search(read, unfenced, NULL, whole_record) > 0);
+    CHECK(search(read, unreleased, NULL, whole_record) > 0);
 }
 
 /* -- 4: a slot goes, another thread gets the memory under a lock (FLAG) and writes there -- */
@@ -293,41 +307,12 @@ static void acknowledged_elsewhere(void)
     CHECK(search(read, late, NULL, not_the_old_place) > 0);
 }
 
-/* -- 6: two slots under one record: both of before a change, or both of after it -- */
-
-static bool two_together(const uint8_t *r)
-{
-    if (r[0] & 1 || r[0] != r[7] || r[1] & 1 || r[1] != r[5] || r[3] & 1 || r[3] != r[6])
-        return true;
-    accepted++;
-    return r[2] == r[4];
-}
-
-static void lines_under_one_record(void)
-{
-    static const struct step read[] = {L(RECORD, 0, ACQ), L(LINE, 1, ACQ),  L(DATA, 2, RLX),
-                                       L(LINE2, 3, ACQ),  L(DATA2, 4, RLX), FA,
-                                       L(LINE, 5, RLX),   L(LINE2, 6, RLX), L(RECORD, 7, RLX),
-                                       STOP};
-    /* the lines one after the other, as two leases taken at different times find them */
-    static const struct step right[] = {
-        S(RECORD, 1, RLX), FR, S(LINE, 3, RLX), FR, S(DATA, 1, RLX), S(LINE, 4, REL),
-        S(LINE2, 5, RLX), FR, S(DATA2, 1, RLX), S(LINE2, 6, REL), S(RECORD, 8, REL), STOP};
-    static const struct step no_record[] = {
-        S(LINE, 3, RLX), FR, S(DATA, 1, RLX), S(LINE, 4, REL),
-        S(LINE2, 5, RLX), FR, S(DATA2, 1, RLX), S(LINE2, 6, REL), S(RECORD, 8, REL), STOP};
-
-    CHECK_EQ(search(read, right, NULL, two_together), 0);
-    CHECK(accepted > 0);
-    CHECK(search(read, no_record, NULL, two_together) > 0);
-}
-
 int main(void)
 {
-    RUN(change_of_a_slot);
-    RUN(record_looked_at_once);
+    RUN(change_ends_lease);
+    RUN(lease_between_changes);
+    RUN(record_is_whole);
     RUN(memory_of_another);
     RUN(acknowledged_elsewhere);
-    RUN(lines_under_one_record);
     return 0;
 }

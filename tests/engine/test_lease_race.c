@@ -221,8 +221,7 @@ static void copies(struct child *c, unsigned i, const struct cache_lease *l, uns
             if (len[m] > COPY_BYTES / 2)
                 len[m] = COPY_BYTES / 2;
         }
-        if (!(test_rand(&c->rng) % 2 ? reader_copy : reader_copy_lines)(
-                &c->reader, l, n, file_ino(i), off, len, c->copy, &r)) {
+        if (!reader_copy(&c->reader, l, n, file_ino(i), off, len, c->copy, &r)) {
             board->refused[c->k]++;
             return;
         }
