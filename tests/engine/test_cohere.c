@@ -622,7 +622,7 @@ static void let_go(void)
     session_end(m);
 }
 
-/* A session that ends sends away who waits for news. */
+/* Who waits for news is sent away by a stop, by a close and by the session's end. */
 static void *waits_for_news(void *arg)
 {
     CHECK_EQ(rig_simple(arg, PROTO_INVAL_NEXT, 1, 0, 0, 0), -ESHUTDOWN);
@@ -631,23 +631,32 @@ static void *waits_for_news(void *arg)
 
 static void ends(void)
 {
-    for (unsigned i = 0; i < 50; i++) {
+    for (unsigned i = 0; i < 60; i++) {
         struct session *m = rig_session(host, PROTO_ROLE_MOUNT, geteuid(), getegid(), 24 + i);
+        struct news n = {.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+        struct dfe_inval inval;
+        struct request req = {.e = {.op = PROTO_INVAL_NEXT, .handle = 1},
+                              .reply = &inval,
+                              .later = told,
+                              .arg = &n};
         pthread_t thread;
 
+        req.e.reply_cap = sizeof(inval);
         CHECK_EQ(rig_fs(m, 1, "c"), 0);
         CHECK_EQ(rig_simple(m, PROTO_FS_MOUNT, 1, 0, 0, 1), 0);
-        CHECK_EQ(pthread_create(&thread, NULL, waits_for_news, m), 0);
-        usleep(i * 20);
-        if (i % 2)
+        if (i % 3 == 0) {
+            CHECK_EQ(pthread_create(&thread, NULL, waits_for_news, m), 0);
+            usleep(i * 20);
             CHECK_EQ(rig_simple(m, PROTO_INVAL_STOP, 1, 0, 0, 0), 0);
-        else
-            usleep(2000); /* it must have come in: an ended session is gone */
-        if (i % 2)
             pthread_join(thread, NULL);
+        } else {
+            CHECK_EQ(dispatch(m, &req, false, &n.cqe), DISPATCH_LATER);
+            CHECK_EQ(rig_simple(m, PROTO_INVAL_NEXT, 1, 0, 0, 0), -EBUSY);
+        }
+        if (i % 3 == 1)
+            CHECK_EQ(rig_simple(m, PROTO_CLOSE, 1, 0, 0, 0), 0);
         session_end(m);
-        if (i % 2 == 0)
-            pthread_join(thread, NULL);
+        CHECK(i % 3 == 0 || (n.told && n.cqe.result == -ESHUTDOWN));
     }
 }
 
