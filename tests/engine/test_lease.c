@@ -331,7 +331,7 @@ static void records_are_recycled(void)
     end();
 }
 
-/* One domain has the whole arena; another one's first slot costs it an extent or two, not everything. */
+/* One domain has the whole arena; another one's first slot costs it an extent or two, not all. */
 static void domains_share_the_arena(void)
 {
     enum { ARENA = 64 << 20 };

@@ -5,7 +5,7 @@
  * after one change, the one whose version the record shows.
  *
  * One thread changes each file and notes a change under the version that it will make before it
- * makes it. A reader knows so every version's bytes, by doing the same changes to a copy of its own.
+ * makes it. So a reader knows every version's bytes: it does the same changes to a copy of its own.
  * Usage: test_lease_race [MILLISECONDS of each run].
  */
 #include <pthread.h>
@@ -426,8 +426,8 @@ static void report(void)
 
     for (unsigned k = 0; k < READERS; k++) {
         accepted += board->accepted[k];
-        fprintf(stderr, "reader %u: %llu leases, %llu copies accepted (%llu of two), %llu refused\n",
-                k, (unsigned long long)board->leases[k], (unsigned long long)board->accepted[k],
+        fprintf(stderr, "reader %u: %llu leases; copies: %llu good (%llu of two), %llu refused\n", k,
+                (unsigned long long)board->leases[k], (unsigned long long)board->accepted[k],
                 (unsigned long long)board->pairs[k], (unsigned long long)board->refused[k]);
     }
     for (unsigned i = 0; i < FILES; i++)
