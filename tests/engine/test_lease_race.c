@@ -426,7 +426,7 @@ static void report(void)
 
     for (unsigned k = 0; k < READERS; k++) {
         accepted += board->accepted[k];
-        fprintf(stderr, "reader %u: %llu leases; copies: %llu good (%llu of two), %llu refused\n", k,
+        fprintf(stderr, "reader %u: %llu leases, %llu good copies (%llu of two), %llu refused\n", k,
                 (unsigned long long)board->leases[k], (unsigned long long)board->accepted[k],
                 (unsigned long long)board->pairs[k], (unsigned long long)board->refused[k]);
     }
