@@ -54,7 +54,7 @@ struct buf_arena {
 
     pthread_mutex_t lock; /* all that follows, and the extents */
     pthread_cond_t changed;
-    struct domain *domains; /* the last one is domain 0 */
+    struct domain *domains;
     uint64_t stamps; /* given so far */
     bool changing;
     unsigned n_empty;
@@ -93,16 +93,10 @@ static void publish(struct buf_arena *a, unsigned i)
     }
 }
 
-/* NULL: no memory. */
-static struct domain *domain_get(struct buf_arena *a, uint32_t id)
+static struct domain *domain_new(const struct buf_arena *a, uint32_t id)
 {
-    struct domain *d = a->domains;
+    struct domain *d = calloc(1, sizeof(*d));
 
-    while (d && d->id != id)
-        d = d->next;
-    if (d)
-        return d;
-    d = calloc(1, sizeof(*d));
     if (!d)
         return NULL;
     d->fits[0] = calloc((size_t)a->n_words * BUDDY_ORDERS, sizeof(uint64_t));
@@ -113,6 +107,23 @@ static struct domain *domain_get(struct buf_arena *a, uint32_t id)
     for (unsigned order = 1; order < BUDDY_ORDERS; order++)
         d->fits[order] = d->fits[order - 1] + a->n_words;
     d->id = id;
+    return d;
+}
+
+/* Comes to the front of the list: few are in use at a time. NULL: no memory. */
+static struct domain *domain_get(struct buf_arena *a, uint32_t id)
+{
+    struct domain **at = &a->domains, *d;
+
+    while (*at && (*at)->id != id)
+        at = &(*at)->next;
+    d = *at;
+    if (d)
+        *at = d->next;
+    else
+        d = domain_new(a, id);
+    if (!d)
+        return NULL;
     d->next = a->domains;
     a->domains = d;
     return d;
