@@ -25,6 +25,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -177,6 +180,51 @@ static struct kept *kept_at(const struct ring *r, uint64_t pos)
 static uint64_t kept_bytes(const struct kept *k)
 {
     return sizeof(*k) + up(k->len, ALIGN_BYTES);
+}
+
+/* -- copies ---------------------------------------------------------------------------------- */
+
+#define STREAM_MIN_BYTES 1024u
+/* A ring that becomes empty begins anew: its first bytes are worth the processor's cache. */
+#define CACHED_BYTES (2u << 20)
+
+#ifdef __SSE2__
+/* Whole lines; how many bytes that were. Such stores are ordered with no others, so a fence ends
+ * them (K2). */
+static size_t copy_lines(uint8_t *to, const uint8_t *from, size_t len)
+{
+    size_t done = 0;
+
+    for (; done + ALIGN_BYTES <= len; done += ALIGN_BYTES) {
+        const __m128i *s = (const __m128i *)(from + done);
+        __m128i *d = (__m128i *)(to + done);
+        __m128i a = _mm_loadu_si128(s), b = _mm_loadu_si128(s + 1), c = _mm_loadu_si128(s + 2),
+                e = _mm_loadu_si128(s + 3);
+        _mm_stream_si128(d, a);
+        _mm_stream_si128(d + 1, b);
+        _mm_stream_si128(d + 2, c);
+        _mm_stream_si128(d + 3, e);
+    }
+    _mm_sfence();
+    return done;
+}
+#else
+static size_t copy_lines(uint8_t *to, const uint8_t *from, size_t len)
+{
+    memcpy(to, from, len);
+    return len;
+}
+#endif
+
+void keep_copy(struct keep *keep, enum keep_log log, int64_t number, void *to, const void *from,
+               size_t len)
+{
+    uint64_t tail = atomic_load_explicit(&keep->ring[log].s->tail, memory_order_relaxed);
+    bool cold = (uint64_t)number - tail > CACHED_BYTES && len >= STREAM_MIN_BYTES;
+    size_t done = cold ? copy_lines(to, from, len) : 0;
+
+    if (done < len)
+        memcpy((uint8_t *)to + done, (const uint8_t *)from + done, len - done);
 }
 
 /* -- tables ---------------------------------------------------------------------------------- */

@@ -61,6 +61,11 @@ bool keep_done(struct keep *keep, uint64_t session, uint64_t seq, uint64_t *valu
 /* Reserves a record of len bytes and returns its number (> 0, growing), or -EINPROGRESS: the log is
  * full. Never waits. */
 int64_t keep_reserve(struct keep *keep, enum keep_log log, size_t len, void **ptr);
+/* Copies bytes into a reserved record, past the processor's cache where the log holds more than
+ * that keeps anyhow: nobody reads them unless this process is killed. to: a multiple of 64 from the
+ * record's start. */
+void keep_copy(struct keep *keep, enum keep_log log, int64_t number, void *to, const void *from,
+               size_t len);
 /* It is whole now. mark: for keep_retire_upto. */
 void keep_commit(struct keep *keep, enum keep_log log, int64_t number, uint64_t mark);
 void keep_cancel(struct keep *keep, enum keep_log log, int64_t number);

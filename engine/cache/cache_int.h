@@ -262,7 +262,8 @@ struct kept_change;
 #define KEPT_FULL (-EXFULL) /* inside the cache only */
 int kept_begin(struct kept_change *k, struct cache_file *file, uint32_t kind, uint64_t off,
                uint64_t len, int64_t mtime_ns);
-void kept_copy(const struct kept_change *k, const void *src, size_t len); /* without the lock */
+/* Without the lock. */
+void kept_copy(const struct kept_change *k, struct cache_file *file, const void *src, size_t len);
 void kept_done(struct kept_change *k, struct cache_file *file);
 void kept_cancel(struct kept_change *k, struct cache_file *file);
 /* After KEPT_FULL, with no file locked: 0 when it is worth another attempt, or -EIO. */

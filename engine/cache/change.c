@@ -83,7 +83,7 @@ static int write_segment(struct cache_file *file, uint64_t *off, const uint8_t *
         keep_value(file->cache->keep, *off);
     plan_open(&plan);
     pthread_mutex_unlock(&file->cache->lock);
-    kept_copy(&kept, src, len);
+    kept_copy(&kept, file, src, len);
     plan_copy(&plan);
     pthread_mutex_lock(&file->cache->lock);
     kept_done(&kept, file);

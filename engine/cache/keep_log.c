@@ -17,7 +17,6 @@
 #include "cache/keep_log.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -64,10 +63,10 @@ int kept_begin(struct kept_change *k, struct cache_file *file, uint32_t kind, ui
     return 0;
 }
 
-void kept_copy(const struct kept_change *k, const void *src, size_t len)
+void kept_copy(const struct kept_change *k, struct cache_file *file, const void *src, size_t len)
 {
     if (k->bytes)
-        memcpy(k->bytes, src, len);
+        keep_copy(file->cache->keep, KEEP_DATA, k->number, k->bytes, src, len);
 }
 
 void kept_done(struct kept_change *k, struct cache_file *file)

@@ -21,11 +21,13 @@
 #define SLOTS 64u       /* records that a thread holds at most */
 #define RECORD_MAX 200000u
 #define ROUNDS 500u
+#define PUT_BYTES RECORD_MAX
 
 /* A record's bytes: this, then bytes made from it. */
 struct body {
     uint64_t id, len; /* len: all of it */
-    uint32_t crc, pad;
+    uint32_t crc;
+    uint8_t pad[44];
 };
 
 /* What the writer has told: id is set before a call and ack after it. */
@@ -54,12 +56,18 @@ static void *shared(size_t bytes)
     return p;
 }
 
-static void fill(void *rec, uint64_t id, size_t len)
+_Static_assert(sizeof(struct body) == 64, "keep_copy wants whole lines");
+
+static void fill(struct keep *keep, enum keep_log log, int64_t number, void *rec, uint64_t id,
+                 size_t len)
 {
     struct body *b = rec;
 
-    memset(b + 1, (int)(id & 255), len - sizeof(*b));
-    *b = (struct body){.id = id, .len = len, .crc = base_crc32c(0, b + 1, len - sizeof(*b))};
+    static _Thread_local uint8_t bytes[RECORD_MAX + 5000];
+
+    memset(bytes, (int)(id & 255), len - sizeof(*b));
+    keep_copy(keep, log, number, b + 1, bytes, len - sizeof(*b));
+    *b = (struct body){.id = id, .len = len, .crc = base_crc32c(0, bytes, len - sizeof(*b))};
 }
 
 static void check_body(const void *rec, size_t len)
@@ -113,7 +121,7 @@ static void write_one(struct writer *w, unsigned i, bool tagged)
         return;
     }
     CHECK(number > 0);
-    fill(rec, id, len);
+    fill(w->keep, log, number, rec, id, len);
     if (test_rand(&w->rng) % 16 == 0) {
         keep_cancel(w->keep, log, number);
         keep_end(w->keep);
@@ -261,7 +269,7 @@ static int64_t put(struct keep *keep, enum keep_log log, size_t len, uint64_t ma
 
     if (number < 0)
         return number;
-    fill(rec, mark, len);
+    fill(keep, log, number, rec, mark, len);
     keep_commit(keep, log, number, mark);
     return number;
 }
@@ -269,19 +277,19 @@ static int64_t put(struct keep *keep, enum keep_log log, size_t len, uint64_t ma
 static void full(void)
 {
     struct keep *keep = fresh();
-    int64_t first = put(keep, KEEP_DATA, 1 << 20, 1), n;
+    int64_t first = put(keep, KEEP_DATA, PUT_BYTES, 1), n;
 
-    while ((n = put(keep, KEEP_DATA, 1 << 20, 1)) > 0)
+    while ((n = put(keep, KEEP_DATA, PUT_BYTES, 1)) > 0)
         continue;
     CHECK_EQ(n, -EINPROGRESS);
     CHECK(keep_pressed(keep, KEEP_DATA) && !keep_pressed(keep, KEEP_TX));
     keep_retire(keep, KEEP_DATA, first);
-    CHECK(put(keep, KEEP_DATA, 1 << 20, 1) > 0);
-    CHECK_EQ(put(keep, KEEP_DATA, 1 << 20, 1), -EINPROGRESS);
+    CHECK(put(keep, KEEP_DATA, PUT_BYTES, 1) > 0);
+    CHECK_EQ(put(keep, KEEP_DATA, PUT_BYTES, 1), -EINPROGRESS);
     CHECK_EQ(put(keep, KEEP_TX, LOG_BYTES, 1), -E2BIG);
     keep_retire_upto(keep, KEEP_DATA, 1);
     for (unsigned i = 0; i < 1000; i++) {
-        n = put(keep, KEEP_DATA, 7 << 20, i);
+        n = put(keep, KEEP_DATA, PUT_BYTES, i);
         CHECK(n > 0);
         keep_retire(keep, KEEP_DATA, n);
     }
@@ -413,7 +421,7 @@ static void cost(void)
         for (unsigned i = 0; i < 40000; i++) {
             int64_t n = keep_reserve(keep, KEEP_DATA, 4096 + 80, &rec);
             CHECK(n > 0);
-            memcpy(rec, src, 4096);
+            keep_copy(keep, KEEP_DATA, n, rec, src, 4096);
             keep_commit(keep, KEEP_DATA, n, i);
             if (i % 1000 == 999)
                 keep_retire_upto(keep, KEEP_DATA, i);
