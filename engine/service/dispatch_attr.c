@@ -25,6 +25,7 @@ int64_t op_getattr(struct call *c)
 
 int64_t again_attr(struct call *c)
 {
+    c->out->value = 0;
     return op_getattr(c);
 }
 

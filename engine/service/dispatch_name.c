@@ -259,15 +259,48 @@ int64_t op_rename(struct call *c)
 
 /* -- what an earlier worker did --------------------------------------------------------------- */
 
+/* An inode that is in memory: by its number. */
+static int64_t found_by_number(struct call *c, uint64_t ino)
+{
+    struct dfe_attr attr;
+    int ret = reserve_refs(c, 1);
+
+    if (ret < 0)
+        return ret;
+    ret = c->flags & DFE_REF ? dfe_fs_ref(c->fs, ino) : 0;
+    if (ret == 0) {
+        ret = dfe_fs_getattr(c->fs, ino, c->flags & DFE_NOWAIT, &attr);
+        if (ret < 0 && c->flags & DFE_REF)
+            dfe_fs_unref(c->fs, ino, 1);
+    }
+    if (ret == 0)
+        reply_found(c, &attr);
+    unreserve_refs(c, 1);
+    return ret;
+}
+
+/* A new inode is found by its name; if that is another's by now, by its number, where somebody holds
+ * it. Else it is as gone as if it had been removed right after. */
 int64_t again_name(struct call *c)
 {
+    uint64_t ino = c->out->value;
+    struct dfe_attr attr;
     struct birth b;
-    int ret = take_birth(c, c->e->op == PROTO_SYMLINK, &b);
+    int ret;
 
-    return ret < 0 ? ret : look_up(c, c->e->ino, b.name, b.name_len);
+    c->out->value = 0;
+    ret = take_birth(c, c->e->op == PROTO_SYMLINK, &b);
+    if (ret == 0)
+        ret = dfe_fs_lookup(c->fs, c->e->ino, b.name, b.name_len, c->flags & DFE_NOWAIT, &attr);
+    if (ret == 0 && attr.ino == ino)
+        return look_up(c, c->e->ino, b.name, b.name_len);
+    if (ret == 0 || ret == -ENOENT)
+        ret = (int)found_by_number(c, ino);
+    return ret;
 }
 
 int64_t again_link(struct call *c)
 {
-    return look_up(c, c->e->off, c->push, c->push_len);
+    c->out->value = 0;
+    return found_by_number(c, c->e->ino);
 }
