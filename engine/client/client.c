@@ -205,7 +205,6 @@ int64_t client_do(struct client *c, struct client_call *call)
     if (t->busy)
         return -EDEADLK;
     t->busy = 1;
-    call->sqe.seq = atomic_fetch_add_explicit(&c->seq, 1, memory_order_relaxed);
     call->sqe.ctl = 0;
     for (;;) {
         ch = t->channels;
@@ -215,6 +214,9 @@ int64_t client_do(struct client *c, struct client_call *call)
             rc = channel_get(c, t, &ch);
         if (rc < 0)
             break;
+        /* Numbers rise in a channel: a resumption in channel_get may have used some. */
+        if (call->sqe.ctl == 0)
+            call->sqe.seq = atomic_fetch_add_explicit(&c->seq, 1, memory_order_relaxed);
         rc = run(ch, call);
         if (rc != -EPIPE)
             break;

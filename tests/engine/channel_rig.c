@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -24,6 +25,14 @@ struct rig_state *rig_state(void)
 const char *rig_path(void)
 {
     return path;
+}
+
+uint64_t rig_token(void)
+{
+    uint64_t n = atomic_fetch_add(&state->tokens, 1) + 1;
+
+    CHECK(n < RIG_TOKENS);
+    return n;
 }
 
 uint8_t rig_byte(uint64_t ino, uint64_t off)
@@ -50,11 +59,13 @@ static void keep(int listen_fd, uint32_t idle_ms, int ready_fd)
     uint8_t key[16] = "sixteen letters";
     int status;
 
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
     worker_set_key(key);
     for (unsigned n = 0;; n++) {
         pid_t pid = fork();
         CHECK(pid >= 0);
         if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
             struct dfe_service_opts o = {
                 .size = sizeof(o), .path = "rig", .ready_fd = n ? -1 : ready_fd, .idle_ms = idle_ms};
             atomic_store(&state->sessions, 0);

@@ -6,7 +6,8 @@
  * is killed, as the supervisor does. What the stand-in does, by operation:
  *   NOP        nothing
  *   READ       len bytes of a pattern that depends on off and ino
- *   WRITE      value: sum of the bytes; counted in rig_state()->writes, once a number (seq)
+ *   WRITE      value: sum of the bytes; with ino a token (rig_token) done once, and counted in
+ *              rig_state()->writes
  *   FSYNC      waits `off` microseconds on a thread that may
  *   INVAL_NEXT waits until INVAL_STOP: -ESHUTDOWN
  *   CHECK      five reports of progress
@@ -21,7 +22,7 @@
 
 #include "client/client.h"
 
-#define RIG_SEQS (1u << 20)
+#define RIG_TOKENS (1u << 20)
 #define RIG_LINES 64u
 #define RIG_RECORDS 64u
 #define RIG_EXTENT_BYTES (1u << 20)
@@ -34,11 +35,13 @@ struct rig_state { /* shared by all processes of a test */
     atomic_ulong proofs;
     atomic_long sessions;
     atomic_ulong kill_at; /* the worker kills itself at this many writes, before the answer */
-    atomic_uchar done[RIG_SEQS];
+    atomic_ulong tokens;
+    atomic_uchar done[RIG_TOKENS];
 };
 
 struct rig_state *rig_state(void);
 const char *rig_path(void);
+uint64_t rig_token(void); /* each once, never 0 */
 void rig_start(uint32_t idle_ms);
 void rig_kill_worker(void);  /* SIGKILL; returns when there is another */
 int rig_stop(void);          /* SIGTERM; the worker's exit code */
