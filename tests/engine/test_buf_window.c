@@ -19,7 +19,7 @@ static struct buf_arena *arena_open(unsigned extents)
 {
     struct buf_arena *a;
 
-    CHECK_EQ(buf_arena_open(extents * EXTENT, BUF_HUGE, &a), 0);
+    CHECK_EQ(buf_arena_open(extents * EXTENT, BUF_PAGES, &a), 0);
     return a;
 }
 
@@ -33,6 +33,35 @@ static int share(struct buf_arena *a, const void *ptr, struct buf_place *place)
     if (fd >= 0)
         CHECK_EQ(domain, place->domain);
     return fd;
+}
+
+/* Each kind is tried; what the host refuses falls back, and can be shown all the same. */
+static void kinds_fall_back(void)
+{
+    for (int kind = BUF_HUGE; kind <= BUF_PAGES; kind++) {
+        struct buf_arena *a;
+        struct buf_place place;
+        struct buf_info info;
+        CHECK_EQ(buf_arena_open(EXTENT, (enum buf_kind)kind, &a), 0);
+        char *p = buf_alloc_in(a, 1, LARGE), *map;
+        int fd = share(a, p, &place);
+        CHECK(fd >= 0);
+        memset(p, 0x33, LARGE);
+        map = mmap(NULL, EXTENT, PROT_READ, MAP_SHARED, fd, 0);
+        CHECK(map != MAP_FAILED);
+        CHECK(memcmp(map + place.off, p, LARGE) == 0);
+        munmap(map, EXTENT);
+        close(fd);
+        buf_arena_info(a, &info);
+        for (int better = 0; better < kind; better++)
+            CHECK_EQ(info.kind_bytes[better], 0);
+        fprintf(stderr, "asked for kind %d: huge %llu, thp %llu, pages %llu\n", kind,
+                (unsigned long long)info.kind_bytes[BUF_HUGE],
+                (unsigned long long)info.kind_bytes[BUF_THP],
+                (unsigned long long)info.kind_bytes[BUF_PAGES]);
+        buf_free(a, p, LARGE);
+        buf_arena_close(a);
+    }
 }
 
 /* Everything that could change the memory, tried on a descriptor. */
@@ -205,6 +234,7 @@ static void no_descriptor_left(void)
 int main(void)
 {
     seed = test_seed();
+    RUN(kinds_fall_back);
     RUN(readers_only_read);
     RUN(domain_zero_is_not_shown);
     RUN(extents_are_given_back_whole);
