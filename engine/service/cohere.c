@@ -197,8 +197,10 @@ int face_open(struct cohere *co, bool read_only, struct refs *held, uint64_t *ge
     if (ret == 0) {
         uint64_t now = (uint64_t)base_real_ns();
 
-        co->generation = now > co->generation ? now : co->generation + 1;
-        *generation = co->generation;
+        if (*generation == 0) {
+            co->generation = now > co->generation ? now : co->generation + 1;
+            *generation = co->generation;
+        }
         list_add_tail(&co->faces, &face->link);
         atomic_fetch_add(&co->n_faces, 1);
     }

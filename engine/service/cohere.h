@@ -61,7 +61,8 @@ void cohere_close(struct cohere *co); /* no faces, no changes */
 
 /* -- faces ------------------------------------------------------------------------------------ */
 
-/* held: the face's table, which outlives it. -EBUSY: another face writes. */
+/* held: the face's table, which outlives it. *generation 0: a new one. -EBUSY: another face writes.
+ */
 int face_open(struct cohere *co, bool read_only, struct refs *held, uint64_t *generation,
               struct face **out);
 void face_close(struct face *face);

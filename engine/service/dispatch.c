@@ -104,7 +104,7 @@ static const struct op ops[] = {
                            DFE_XATTR_NAME_BYTES + 1, 0},
     [PROTO_LEASE] = {op_lease, NULL, AI | OP_FS, 0, 0, 0, sizeof(struct proto_lease)},
     [PROTO_LOAN] = {op_loan, NULL, A | OP_FS, 0, 0, 0, sizeof(struct proto_lease)},
-    [PROTO_DROP] = {op_drop, NULL, A | W, 0, 0, 0, 0},
+    [PROTO_DROP] = {op_drop, NULL, A, 0, 0, 0, 0},
     [PROTO_SERVICE_QUERY] = {op_service_query, NULL, A, 0, 0, 0, sizeof(struct dfe_service_info)},
 };
 

@@ -89,7 +89,7 @@ int64_t op_loan(struct call *c)
 
 int64_t op_drop(struct call *c)
 {
-    return loans_drop(&c->s->loans, c->s->host, c->e->off);
+    return loans_drop(&c->s->loans, c->s->host, c->e->off, c->flags);
 }
 
 /* -- writing ---------------------------------------------------------------------------------- */

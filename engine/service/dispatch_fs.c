@@ -76,6 +76,7 @@ int64_t op_fs_mount(struct call *c)
         return base_refuse(-EACCES, "this session is not a mount's");
     if (c->e->arg > 1)
         return base_refuse(-EINVAL, "a mount is read-only (1) or not (0)");
+    generation = c->e->off; /* of a mount that has lost an engine: it is the same mount */
     ret = face_open(c->hc->cohere, c->e->arg, &c->h->refs, &generation, &face);
     if (ret < 0)
         return ret;
@@ -216,11 +217,14 @@ int64_t op_ref(struct call *c)
 {
     struct face *face = c->h->face;
     uint64_t n = c->e->off ? c->e->off : 1;
+    struct dfe_attr attr;
     int ret;
 
     if (n > UINT32_MAX)
         return base_refuse(-EINVAL, "%llu references are too many", (unsigned long long)n);
-    ret = refs_reserve(&c->h->refs, 1);
+    ret = dfe_fs_getattr(c->fs, c->e->ino, c->flags, &attr); /* which knows how not to wait */
+    if (ret == 0)
+        ret = refs_reserve(&c->h->refs, 1);
     if (ret < 0)
         return ret;
     ret = dfe_fs_ref(c->fs, c->e->ino);

@@ -263,16 +263,13 @@ int64_t op_rename(struct call *c)
 static int64_t found_by_number(struct call *c, uint64_t ino)
 {
     struct dfe_attr attr;
-    int ret = reserve_refs(c, 1);
+    int ret = dfe_fs_getattr(c->fs, ino, c->flags & DFE_NOWAIT, &attr);
 
+    if (ret == 0)
+        ret = reserve_refs(c, 1);
     if (ret < 0)
         return ret;
     ret = c->flags & DFE_REF ? dfe_fs_ref(c->fs, ino) : 0;
-    if (ret == 0) {
-        ret = dfe_fs_getattr(c->fs, ino, c->flags & DFE_NOWAIT, &attr);
-        if (ret < 0 && c->flags & DFE_REF)
-            dfe_fs_unref(c->fs, ino, 1);
-    }
     if (ret == 0)
         reply_found(c, &attr);
     unreserve_refs(c, 1);

@@ -170,6 +170,16 @@ bool host_fs_less(struct host_cont *hc)
     return more;
 }
 
+bool host_fs_last(struct host_cont *hc)
+{
+    bool last;
+
+    pthread_mutex_lock(&hc->host->lock);
+    last = hc->fs_refs == 1;
+    pthread_mutex_unlock(&hc->host->lock);
+    return last;
+}
+
 void host_fs_put(struct host_cont *hc)
 {
     bool last;

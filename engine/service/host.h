@@ -57,6 +57,8 @@ int host_fs_get(struct host_cont *hc);
 void host_fs_put(struct host_cont *hc);
 /* One use more of an open file system that the caller uses. */
 void host_fs_more(struct host_cont *hc);
+/* Is the caller's its only use? */
+bool host_fs_last(struct host_cont *hc);
 /* One less, if it is not the last. */
 bool host_fs_less(struct host_cont *hc);
 

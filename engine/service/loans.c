@@ -154,19 +154,25 @@ int loans_take(struct loans *loans, struct host_cont *hc, uint64_t ino, uint64_t
     return 0;
 }
 
-int loans_drop(struct loans *loans, struct host *host, uint64_t number)
+int loans_drop(struct loans *loans, struct host *host, uint64_t number, unsigned flags)
 {
     uint32_t place = (uint32_t)number - 1, generation = (uint32_t)(number >> 32);
     struct loan loan = {0};
+    bool waits = false;
 
     pthread_mutex_lock(&loans->lock);
     if (place < loans->n && loans->table[place].hc &&
         loans->table[place].generation == generation) {
         loan = loans->table[place];
-        loans->bytes -= loan.charged;
-        free_place(loans, place);
+        waits = flags & DFE_NOWAIT && host_fs_last(loan.hc);
+        if (!waits) {
+            loans->bytes -= loan.charged;
+            free_place(loans, place);
+        }
     }
     pthread_mutex_unlock(&loans->lock);
+    if (waits)
+        return -EINPROGRESS; /* it closes the file system */
     if (!loan.hc)
         return base_refuse(-ESTALE, "there is no loan %llu", (unsigned long long)number);
     give_back(host, &loan);

@@ -31,7 +31,7 @@ void loans_close(struct loans *loans, struct host *host); /* gives all back */
  * there is no loan. -ENOBUFS: over the quota. */
 int loans_take(struct loans *loans, struct host_cont *hc, uint64_t ino, uint64_t off, size_t len,
                unsigned flags, struct proto_lease *out, uint64_t *number);
-/* -ESTALE: not lent, or given back before. (waits) */
-int loans_drop(struct loans *loans, struct host *host, uint64_t number);
+/* -ESTALE: not lent, or given back before. */
+int loans_drop(struct loans *loans, struct host *host, uint64_t number, unsigned flags);
 
 #endif
