@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -56,6 +57,7 @@ struct buf_arena {
     pthread_cond_t changed;
     struct domain *domains;
     uint64_t stamps; /* given so far */
+    unsigned n_fds;  /* of extents; changed by the thread that holds `changing` */
     bool changing;
     unsigned n_empty;
     struct buf_info info;
@@ -213,8 +215,10 @@ static void release_extent(struct buf_arena *a, unsigned i)
     if (a->watch_fn)
         a->watch_fn(a->watch_arg, extent_base(a, i), EXTENT, e->kind, false);
     extent_unmap(extent_base(a, i));
-    if (e->fd >= 0)
+    if (e->fd >= 0) {
         close(e->fd);
+        a->n_fds--;
+    }
     pthread_mutex_lock(&a->lock);
 }
 
@@ -232,6 +236,14 @@ static void change_end(struct buf_arena *a)
     pthread_cond_broadcast(&a->changed);
 }
 
+/* Others need descriptors as well: half of what the process may have is theirs. */
+static bool may_keep_fd(const struct buf_arena *a)
+{
+    struct rlimit limit;
+
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && a->n_fds < limit.rlim_cur / 2;
+}
+
 /* The mapping itself, with the mutex dropped; only `changing` protects the extent. */
 static int map_extent(struct buf_arena *a, struct domain *d, unsigned i)
 {
@@ -243,9 +255,10 @@ static int map_extent(struct buf_arena *a, struct domain *d, unsigned i)
     if (!e->buddy)
         return -ENOMEM;
     buddy_init(e->buddy);
-    rc = extent_map(extent_base(a, i), a->best, d->id != 0, &e->kind, &e->fd);
+    rc = extent_map(extent_base(a, i), a->best, d->id != 0 && may_keep_fd(a), &e->kind, &e->fd);
     if (rc < 0)
         return rc;
+    a->n_fds += e->fd >= 0;
     e->domain = d;
     e->stamp = ++a->stamps;
     if (a->watch_fn)

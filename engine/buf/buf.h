@@ -47,8 +47,8 @@ void buf_free(struct buf_arena *arena, void *ptr, size_t len_bytes);
 void *buf_alloc_in(struct buf_arena *arena, uint32_t domain, size_t len_bytes);
 
 /* Where a buffer is: an extent's number, its stamp (another one each time that number is mapped
- * anew) and the offset in it. domain 0: also where the host refused a memfd (RLIMIT_NOFILE: an
- * extent keeps a descriptor). */
+ * anew) and the offset in it. domain 0: also where the host refused a memfd, or half of
+ * RLIMIT_NOFILE was in use: an extent keeps a descriptor. */
 struct buf_place {
     uint64_t stamp;
     uint32_t extent, off;

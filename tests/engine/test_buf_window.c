@@ -11,6 +11,7 @@
 
 #define EXTENT ((size_t)DFE_ARENA_EXTENT_BYTES)
 #define LARGE ((size_t)BUF_MAX_BYTES)
+#define LARGE_PER_EXTENT ((unsigned)(EXTENT / LARGE))
 #define EXTENTS 6u
 
 static uint64_t seed;
@@ -209,25 +210,28 @@ static void domains_do_not_mix(void)
     buf_arena_close(a);
 }
 
-/* Without descriptors the memory is there, and nobody can be shown it. */
+/* Where descriptors are few the memory is there, and nobody can be shown it. */
 static void no_descriptor_left(void)
 {
-    struct buf_arena *a = arena_open(1);
-    struct rlimit before, none;
+    struct buf_arena *a = arena_open(3);
+    struct rlimit before, few;
     struct buf_place place;
-    void *p;
+    char *p[3 * LARGE_PER_EXTENT];
 
     CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-    none = before;
-    none.rlim_cur = 0;
-    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-    p = buf_alloc_in(a, 3, 4096);
+    few = before;
+    few.rlim_cur = 4; /* half is for others, and the standard ones are there */
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (unsigned i = 0; i < 3 * LARGE_PER_EXTENT; i++) {
+        p[i] = buf_alloc_in(a, 3, LARGE);
+        CHECK(p[i]);
+        memset(p[i], 1, LARGE);
+    }
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-    CHECK(p);
-    memset(p, 1, 4096);
-    CHECK_EQ(share(a, p, &place), -EACCES);
+    CHECK_EQ(share(a, p[3 * LARGE_PER_EXTENT - 1], &place), -EACCES);
     CHECK_EQ(place.domain, 0);
-    buf_free(a, p, 4096);
+    for (unsigned i = 0; i < 3 * LARGE_PER_EXTENT; i++)
+        buf_free(a, p[i], LARGE);
     buf_arena_close(a);
 }
 
