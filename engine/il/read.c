@@ -104,7 +104,8 @@ ssize_t il_lease_read(const struct il_file *file, uint64_t off, void *dst, size_
     return -ENOENT;
 }
 
-/* Asks for a lease at off and reads by it. -ENOENT: none was to be had. */
+/* Asks for a lease at off and reads by it. -ENOENT: none was to be had. -EACCES: this user may not
+ * see the memory, or not read the file: reading by message tells. */
 static ssize_t read_by_new_lease(const struct il_file *file, uint64_t off, void *dst, size_t len)
 {
     struct il_dev *dev = &il->dev[file->dev];
@@ -117,7 +118,7 @@ static ssize_t read_by_new_lease(const struct il_file *file, uint64_t off, void 
     int64_t ret = client_do(dev->client, &call);
 
     if (ret < 0) {
-        return ret == -EACCES || ret == -EPERM || ret == -EOWNERDEAD ? (ssize_t)ret : -ENOENT;
+        return ret == -EACCES || ret == -EOWNERDEAD ? (ssize_t)ret : -ENOENT;
     }
     if (call.cqe.reply_len != sizeof(lease)) {
         return -ENOENT;
@@ -127,10 +128,9 @@ static ssize_t read_by_new_lease(const struct il_file *file, uint64_t off, void 
         return -ENOENT;
     }
     if (!client_map_extent(dev->client, lease.extent, lease.stamp)) {
-        atomic_fetch_add(&dev->no_window, 1);
-        return -ENOENT;
+        return -EACCES;
     }
-    atomic_store(&dev->no_window, 0);
+    atomic_store_explicit(&dev->no_window, 0, memory_order_relaxed);
     ssize_t got = client_lease_read(dev->client, &lease, off, dst, len);
     if (got < 0) {
         return -ENOENT;
@@ -169,5 +169,12 @@ ssize_t il_read_piece(const struct il_file *file, uint64_t off, void *dst, size_
         }
         got = read_by_new_lease(file, off, dst, len);
     }
-    return got == -ENOENT ? read_by_message(file, off, dst, len) : got;
+    bool no_window = got == -EACCES;
+    if (no_window || got == -ENOENT) {
+        got = read_by_message(file, off, dst, len);
+    }
+    if (no_window && got > 0) {
+        atomic_fetch_add_explicit(&dev->no_window, 1, memory_order_relaxed);
+    }
+    return got;
 }

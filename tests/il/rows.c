@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rows CASE: runs the part of engine/il/symbols.def that CASE names, in the working directory, and
+ * prints what every call answered. tests/il/test_rows.py runs it with and without the library, on
+ * the mount and elsewhere, and compares. `rows --list` prints the cases.
+ */
+#include "rows.h"
+
+int rows_file(const char *name)
+{
+    char line[33];
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+
+    for (int i = 0; i < 2048 && fd >= 0; i++) {
+        snprintf(line, sizeof(line), "line %05d ....................\n", i);
+        if (write(fd, line, 32) != 32) {
+            return -1;
+        }
+    }
+    lseek(fd, 0, SEEK_SET);
+    return fd;
+}
+
+void rows_warm(int fd)
+{
+    char byte;
+
+    for (int i = 0; i < 50; i++) {
+        if (pread(fd, &byte, 1, i) != 1) {
+            return;
+        }
+    }
+}
+
+int rows_wait(pid_t pid)
+{
+    int status;
+
+    if (pid < 0 || waitpid(pid, &status, 0) != pid) {
+        return -1;
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+int main(int argc, char **argv)
+{
+    const struct rows_entry *const tables[] = {rows_files, rows_processes};
+
+    for (int t = 0; t < 2; t++) {
+        for (const struct rows_entry *e = tables[t]; e->name; e++) {
+            if (argc == 2 && !strcmp(argv[1], "--list")) {
+                puts(e->name);
+            } else if (argc == 2 && !strcmp(argv[1], e->name)) {
+                int fd = rows_file("warm");
+                rows_warm(fd);
+                close(fd);
+                e->run();
+                fflush(stdout);
+                return 0;
+            }
+        }
+    }
+    return argc == 2 && !strcmp(argv[1], "--list") ? 0 : 2;
+}
