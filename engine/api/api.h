@@ -38,6 +38,9 @@ struct api_hosted {
     uint32_t orphan_grace_ms; /* see ns_opts */
 };
 
+struct local_pool;
+int api_restore(struct local_pool *pool); /* what an earlier process had accepted for files */
+
 struct local_pool {
     struct dfe_pool dfe;
     struct buf_arena *arena;

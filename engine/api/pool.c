@@ -118,6 +118,8 @@ int api_pool_open_hosted(const struct dfe_pool_open_opts *opts, const struct api
     pthread_mutex_init(&pool->lock, NULL);
     pthread_rwlock_init(&pool->array_lock, NULL);
     list_init(&pool->states);
+    if (pool->hosted.keep && !o.read_only)
+        (void)api_restore(pool); /* what fails is told, and tried again when it is opened */
     *out = &pool->dfe;
     return 0;
 }

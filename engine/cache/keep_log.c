@@ -275,6 +275,21 @@ int cache_kept_replay(struct cache *cache, struct obj_cont *cont,
     return keep_replay(cache->keep, KEEP_DATA, replay_one, &r);
 }
 
+static int forget_one(int64_t number, const struct cache_kept *k, void *arg)
+{
+    (void)k;
+    cache_kept_drop(arg, number);
+    return 0;
+}
+
+void cache_kept_forget(struct cache *cache, uint32_t cont)
+{
+    struct replay r = {.cont = cont, .fn = forget_one, .arg = cache};
+
+    if (cache->keep)
+        (void)keep_replay(cache->keep, KEEP_DATA, replay_one, &r);
+}
+
 static int apply_mtime(struct cache_file *file, const struct cache_kept *k)
 {
     struct kept_change change;

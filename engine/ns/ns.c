@@ -241,12 +241,11 @@ int ns_close(struct ns *ns)
     int err = 0;
 
     close_drop_refs(ns);
-    pthread_mutex_lock(&ns->lock);
-    grace_end(ns);
-    pthread_mutex_unlock(&ns->lock);
     if (!ns->read_only)
         err = ns_sync(ns);
     worker_stop(ns); /* after what is dead has been reclaimed */
+    if (ns->ngrace > 0) /* their holders come back, perhaps, when it is opened again */
+        cache_doomed(ns->cache, -(int64_t)ns->ngrace, (int64_t)ns->ngrace);
     list_splice_tail(&ns->files, &ns->settling);
     while (!list_empty(&ns->files))
         close_file(container_of(ns->files.next, struct ns_inode, files));

@@ -27,7 +27,8 @@ struct ns_opts {
     uint64_t inode_bound;    /* cached unreferenced inodes; 0: 1,000,000 */
     unsigned name_hash_bits; /* tests make names collide; 0: 63 */
     struct keep *keep;       /* replays data that an earlier process accepted; NULL: none */
-    uint32_t orphan_grace_ms; /* orphans wait this long for their holders to come back; 0: no */
+    uint32_t orphan_grace_ms; /* orphans wait this long for their holders to come back, also when
+                               * it is closed meanwhile and opened again; 0: no */
     uint32_t domain;         /* read domain of its files (cache_domain); 0: none */
 };
 
