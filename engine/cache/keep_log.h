@@ -36,8 +36,8 @@ int cache_kept_replay(struct cache *cache, struct obj_cont *cont,
 /* 1: the file has changed as it had then, to the same version and mtime; 0: that has been published
  * already. The record stays until the file is published. (waits) */
 int cache_kept_apply(struct cache_file *file, int64_t number, const struct cache_kept *k);
-void cache_kept_forget(struct cache *cache, uint32_t cont); /* there is no such container any more */
-/* There is no such file any more. */
+/* There is no such container, no such file, any more. */
+void cache_kept_forget(struct cache *cache, uint32_t cont);
 void cache_kept_drop(struct cache *cache, int64_t number);
 /* The file's changes are left to another replay: its data is about to be discarded unpublished. */
 void cache_kept_abandon(struct cache_file *file);
