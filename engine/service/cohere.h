@@ -108,8 +108,8 @@ void cohere_target(struct cohere_change *change, uint64_t ino, uint32_t what, co
 bool cohere_others(struct cohere *co, const struct face *self);
 /* Does another face hold what the change touches? */
 bool cohere_due(struct cohere *co, const struct cohere_change *change);
-/* In between no mark is set: for changes that run from memory, and for marks. Above all locks of the
- * engine. */
+/* In between no mark is set: for changes that run from memory, and for marks. Above all locks of
+ * the engine. */
 void cohere_hold(struct cohere *co);
 void cohere_release(struct cohere *co);
 /* Asks the faces that do; cohere_wait returns when they are done or let go. */

@@ -92,7 +92,7 @@ void reply_found(struct call *c, struct dfe_attr *attr);
 bool found(struct call *c, uint64_t ino, unsigned marks);
 void tell_shared(struct call *c, struct dfe_attr *attr);
 
-/* -- coherence: dispatch_change.c --------------------------------------------------------------- */
+/* -- coherence: dispatch_change.c ------------------------------------------------------------- */
 
 /* The kernel of the calling mount will have that of the inode: before the engine is asked. */
 int mark(struct call *c, uint64_t ino, unsigned marks);

@@ -276,8 +276,8 @@ static int64_t found_by_number(struct call *c, uint64_t ino)
     return ret;
 }
 
-/* A new inode is found by its name; if that is another's by now, by its number, where somebody holds
- * it. Else it is as gone as if it had been removed right after. */
+/* A new inode is found by its name; if that is another's by now, by its number, where somebody
+ * holds it. Else it is as gone as if it had been removed right after. */
 int64_t again_name(struct call *c)
 {
     uint64_t ino = c->out->value;

@@ -49,8 +49,8 @@ void refs_close(struct refs *r, void (*fn)(uint64_t ino, void *arg), void *arg);
 /* Room for n more inodes, which refs_add cannot lack then; given back with refs_unreserve. */
 int refs_reserve(struct refs *r, uint64_t n);
 void refs_unreserve(struct refs *r, uint64_t n);
-/* Of the caller's references to the engine's inode the table keeps one for all that it counts. True:
- * it had one, and the caller gives his back (count > 0). */
+/* Of the caller's references to the engine's inode the table keeps one for all that it counts.
+ * True: it had one, and the caller gives his back (count > 0). */
 bool refs_add(struct refs *r, uint64_t ino, uint64_t count, unsigned marks);
 /* Takes up to n away; true: they were the last, and the engine's is to be given back. */
 bool refs_drop(struct refs *r, uint64_t ino, uint64_t n);

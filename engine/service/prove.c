@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors that clients show. Whoever sends one may have made the file system behind it, so it is
- * asked for nothing that its server could delay or answer as it likes, but for the inode's number,
- * which counts only after the kernel has said whose the mount is. */
+/* Descriptors that clients show. Whoever sends one may have made the file system behind it, so it
+ * is asked for nothing that its server could delay or answer as it likes, but for the inode's
+ * number, which counts only after the kernel has said whose the mount is. */
 #include "service/prove.h"
 
 #include <dfe.h>

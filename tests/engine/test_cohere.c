@@ -4,12 +4,12 @@
  * forget what they are told to, while other sessions change files and names. Nothing older than an
  * acknowledged change may ever be served.
  *
- * A model kernel locks as Linux does: a page from before its READ until the reply; a directory while
- * a name is looked up or forgotten in it; attributes are kept if none were invalidated since they
- * were asked for. An inode that it does not know is acknowledged after the requests in hand.
+ * A model kernel locks as Linux does: a page from before its READ until the reply; a directory
+ * while a name is looked up or forgotten in it; attributes are kept if none were invalidated since
+ * they were asked for. An inode that it does not know is acknowledged after the requests in hand.
  *
- * The oracle: each file holds the number of its last write, its uid is that of its last chown, and a
- * name exists in its odd states. `started` is set before a change, `acked` after its answer.
+ * The oracle: each file holds the number of its last write, its uid is that of its last chown, and
+ * a name exists in its odd states. `started` is set before a change, `acked` after its answer.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -91,7 +91,7 @@ static void dawdle(uint64_t *rng)
         usleep((useconds_t)(test_rand(rng) % 200));
 }
 
-/* What comes with a reply; `version` is that of when it was asked for. A new inode takes anything. */
+/* What comes with a reply; `version` is of when it was asked for. A new inode takes anything. */
 static void keep_attr(struct kfile *f, const struct dfe_attr *attr, uint64_t version, bool is_new)
 {
     if (!is_new && version != f->attr_version)

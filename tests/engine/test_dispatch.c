@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The dispatcher: every operation reaches the engine, nonsense is refused, what a session held comes
- * back when it ends. */
+/* The dispatcher: every operation reaches the engine, nonsense is refused, what a session held
+ * comes back when it ends. */
 #include <sys/stat.h>
 
 #include "api_fixture.h"
