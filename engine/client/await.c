@@ -89,7 +89,7 @@ int await_completion(struct channel *ch, struct proto_cqe *out)
     ch->head++;
     /* The engine is looking at that cache line: a last completion's place is given back together
      * with the next request's tail, see submit(). */
-    if (out->result == -EINPROGRESS)
+    if (out->flags & PROTO_CQE_MORE)
         __atomic_store_n(&ch->sq->cq_head, ch->head, __ATOMIC_RELEASE);
     return 0;
 }

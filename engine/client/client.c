@@ -181,7 +181,7 @@ static int run(struct channel *ch, struct client_call *call)
         rc = await_completion(ch, cqe);
         if (rc < 0 || cqe->seq != call->sqe.seq)
             continue;
-        if (cqe->result != -EINPROGRESS)
+        if (!(cqe->flags & PROTO_CQE_MORE))
             break;
         if (call->progress)
             call->progress(cqe->value, cqe->value2, call->arg);

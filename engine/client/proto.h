@@ -128,13 +128,18 @@ struct proto_cq {
         uint32_t reply_len;  /* bytes there; with a negative result: the reason in words */
         uint64_t queued_ns;  /* spent in the ring, and in the engine */
         uint64_t engine_ns;
-        uint64_t reserved;
+        uint32_t flags;      /* PROTO_CQE_* */
+        uint32_t reserved;
     } e[PROTO_RING];
     uint8_t pad[4096 - 64 - sizeof(struct proto_cqe) * PROTO_RING % 4096];
     /* then the data area: reply_bytes */
 };
 _Static_assert(sizeof(struct proto_cqe) == 64, "one cache line");
 _Static_assert(sizeof(struct proto_cq) % 4096 == 0, "the data area begins on a page");
+
+enum {
+    PROTO_CQE_MORE = 1 /* news of a request that goes on: another completion comes */
+};
 
 #define PROTO_NO_HANDLE 0xffffffffu
 enum {
@@ -171,7 +176,7 @@ enum proto_op {
     PROTO_SNAP_DESTROY = 14,
     PROTO_SNAP_LIST = 15, /* reply: dfe_snap_info[] */
     PROTO_CHECK = 16,     /* arg: data; reply: report; value, value2: done, total. Completions
-                           * with result -EINPROGRESS come before the last one */
+                           * marked PROTO_CQE_MORE come before the last one */
     /* objects; push begins with dfe_oid, then u16 dkey_len, u16 akey_len, u32 0, dkey, akey */
     PROTO_KV_GET = 20,      /* reply: value; result: its length */
     PROTO_KV_SCAN = 21,     /* len: 0 from the first key; reply: page */

@@ -163,7 +163,7 @@ static void progress(uint64_t done, uint64_t total, void *arg)
     struct task *t = arg;
     struct chan *ch = t->chan;
     struct proto_cqe cqe = {
-        .seq = t->req.e.seq, .result = -EINPROGRESS, .value = done, .value2 = total};
+        .seq = t->req.e.seq, .flags = PROTO_CQE_MORE, .value = done, .value2 = total};
     uint32_t untaken, outstanding;
 
     pthread_mutex_lock(&ch->lock);
