@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "cache/cache_int.h"
 
+#define ROOM_TRIES 10000u /* 10 s in which nobody gives anything back */
 #define EXTENT_TRIES 64u /* slots that are looked at for an extent that can be emptied */
 
 /* -- index ----------------------------------------------------------------------------------- */
@@ -265,12 +266,13 @@ int slot_wait_room(struct cache *cache, unsigned *tries)
     struct timespec until;
     uint64_t ns = base_mono_ns() + 100000000u;
 
-    if (++*tries > 100)
+    if (*tries > ROOM_TRIES)
         return -ENOMEM;
     until = (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
     cache->want_room++;
     flush_kick(cache);
-    pthread_cond_timedwait(&cache->room_cv, &cache->lock, &until);
+    /* whoever is woken may find that another one has taken what was given back */
+    *tries += pthread_cond_timedwait(&cache->room_cv, &cache->lock, &until) == 0 ? 1 : 100;
     cache->want_room--;
     return 0;
 }

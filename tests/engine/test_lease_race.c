@@ -348,9 +348,9 @@ static void *writer(void *arg)
         int rc;
         board->change[i][version + 1 - board->begun[i]] = c;
         rc = make_change(files[i], &c, version + 1, buf, flags);
-        CHECK(rc == 0 || (rc == -EINPROGRESS && flags));
-        if (rc < 0)
+        if (rc == -EINPROGRESS && flags)
             continue;
+        CHECK_EQ(rc, 0);
         version++;
         size = c.size;
         __atomic_store_n(&board->acked[i], version, __ATOMIC_RELEASE);
