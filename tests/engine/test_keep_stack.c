@@ -712,6 +712,9 @@ static void start(const char *name, void (*fn)(void))
 {
     snprintf(pool_path, sizeof(pool_path), "%s/%s", test_dir(), name);
     memset(world, 0, sizeof(*world));
+    if (mem)
+        munmap(mem, mem_bytes);
+    mem = shared(mem_bytes);
     CHECK_EQ(keep_format(mem, mem_bytes, LOG_BYTES, LOG_BYTES), 0);
     in_child(fn);
 }
@@ -895,7 +898,6 @@ int main(void)
 {
     seed = test_seed();
     mem_bytes = keep_bytes(LOG_BYTES, LOG_BYTES);
-    mem = shared(mem_bytes);
     world = shared(sizeof(*world));
     RUN(orphans);
     RUN(intruder);
