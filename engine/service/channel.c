@@ -183,39 +183,55 @@ static void answer(struct chan *ch, const struct proto_sqe *e, struct proto_cqe 
     cqe->queued_ns = begun_ns - taken_ns;
     cqe->engine_ns = base_mono_ns() - begun_ns;
     post(ch, cqe, true);
-    dispatch_posted(ch->peer->session, e->seq);
 }
 
 /* -- requests ---------------------------------------------------------------------------------- */
+
+/* Gives the task back first: the answer makes room for one request more. */
+static void finish(struct task *t, struct proto_cqe *cqe, uint64_t begun_ns)
+{
+    struct chan *ch = t->chan;
+    struct proto_sqe e = t->req.e;
+    uint64_t taken = t->taken_ns;
+
+    pthread_mutex_lock(&ch->lock);
+    list_add(&ch->tasks, &t->job.link);
+    pthread_mutex_unlock(&ch->lock);
+    answer(ch, &e, cqe, taken, begun_ns);
+}
+
+/* A mount's news have come, or its session ends: from any thread, perhaps under locks. */
+static void later(struct request *req, const struct proto_cqe *out)
+{
+    struct task *t = container_of(req, struct task, req);
+    struct chan *ch = t->chan;
+    struct proto_cqe cqe = *out;
+
+    finish(t, &cqe, t->taken_ns);
+    atomic_fetch_sub(&ch->users, 1); /* the channel may be gone now */
+}
 
 static void run_task(struct pool_job *job)
 {
     struct task *t = container_of(job, struct task, job);
     struct chan *ch = t->chan;
+    struct session *session = ch->peer->session;
+    uint64_t begun = base_mono_ns(), seq = t->req.e.seq;
     struct proto_cqe cqe = {0};
-    uint64_t begun = base_mono_ns();
-    int rc;
+    int rc = dispatch(session, &t->req, true, &cqe);
 
-    if (t->req.e.op == PROTO_INVAL_NEXT)
-        atomic_store(&t->waits, true);
-    rc = dispatch(ch->peer->session, &t->req, true, &cqe);
-    atomic_store(&t->waits, false);
+    if (rc == DISPATCH_LATER)
+        return; /* not ours any more */
     if (rc < 0)
         cqe.result = rc;
-    struct proto_sqe e = t->req.e;
-    uint64_t taken = t->taken_ns;
-    pthread_mutex_lock(&ch->lock);
-    list_add(&ch->tasks, &t->job.link);
-    pthread_mutex_unlock(&ch->lock);
-    answer(ch, &e, &cqe, taken, begun);
+    finish(t, &cqe, begun);
+    dispatch_posted(session, seq);
     atomic_fetch_sub(&ch->users, 1); /* the channel may be gone now */
 }
 
 static struct pool_lane *lane_of(struct peer *p, uint32_t op)
 {
     switch (op) {
-    case PROTO_INVAL_NEXT:
-        return &p->invals;
     case PROTO_CHECK:
     case PROTO_CONT_DESTROY:
     case PROTO_POOL_CHECKPOINT:
@@ -236,6 +252,7 @@ static void hand_over(struct chan *ch, const struct request *req, uint64_t taken
     pthread_mutex_unlock(&ch->lock);
     t->req = *req;
     t->req.arg = t;
+    t->req.later = later;
     t->req.progress = req->e.op == PROTO_CHECK ? progress : NULL;
     t->taken_ns = taken_ns;
     t->job.run = run_task;
@@ -299,6 +316,7 @@ static void serve_one(struct chan *ch, uint64_t now)
     /* Only now: the client is looking at this cache line, and it would travel twice. */
     __atomic_store_n(&ch->cq->sq_head, ch->taken, __ATOMIC_RELEASE);
     answer(ch, &req.e, &cqe, now, now);
+    dispatch_posted(ch->peer->session, req.e.seq);
 }
 
 unsigned chan_serve(struct chan *ch, unsigned budget)

@@ -10,9 +10,9 @@
 #define IDLE_S 10 /* a thread without work ends, but for the first */
 #define STACK_BYTES (512u << 10)
 
-/* Requests of ordinary sessions; of mounts; mounts that wait for invalidations; what takes
- * minutes; closing strangers' descriptors; ends of sessions. */
-static const unsigned limits[POOL_KINDS] = {16, 64, 64, 4, 16, 64};
+/* Requests of ordinary sessions; of mounts; what takes minutes; closing strangers' descriptors; ends
+ * of sessions. */
+static const unsigned limits[POOL_KINDS] = {16, 64, 4, 16, 64};
 
 /* The next job of any class that may run one, or NULL. Lock held. */
 static struct pool_job *next_job(struct pool *pool)

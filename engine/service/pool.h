@@ -33,7 +33,7 @@ struct pool_job {
     void (*run)(struct pool_job *job); /* the job may be freed or submitted again in it */
 };
 
-enum pool_kind { POOL_DATA, POOL_MOUNT, POOL_INVAL, POOL_LONG, POOL_ODD, POOL_END, POOL_KINDS };
+enum pool_kind { POOL_DATA, POOL_MOUNT, POOL_LONG, POOL_ODD, POOL_END, POOL_KINDS };
 
 struct pool {
     pthread_mutex_t lock;

@@ -360,7 +360,6 @@ static int start_session(struct peer *p, const struct proto_hello *h)
     }
     p->id = id;
     pool_lane_init(&w->pool, &p->requests, mount ? POOL_MOUNT : POOL_DATA, mount ? 16 : 8);
-    pool_lane_init(&w->pool, &p->invals, POOL_INVAL, 4);
     pool_lane_init(&w->pool, &p->longs, POOL_LONG, 2);
     p->user->hellos--;
     p->state = PEER_UP;
@@ -485,21 +484,6 @@ void socket_event(struct peer *p)
     }
 }
 
-/* Mount threads that wait for news end only when they are told. */
-static void stop_waiting(struct peer *p)
-{
-    for (struct chan *ch = p->chans; ch; ch = ch->next)
-        for (unsigned i = 0; i < PROTO_RING; i++) {
-            struct task *t = &ch->all_tasks[i];
-            struct request req = {.e = {.op = PROTO_INVAL_STOP}};
-            struct proto_cqe cqe = {0};
-            if (!atomic_load(&t->waits))
-                continue;
-            req.e.handle = t->req.e.handle;
-            dispatch(p->session, &req, true, &cqe);
-        }
-}
-
 /* Invariant 4, on a thread of the pool. */
 static void run_end(struct pool_job *job)
 {
@@ -510,14 +494,11 @@ static void run_end(struct pool_job *job)
 
     list_init(&dropped);
     pool_cancel(pool, &p->requests, &dropped);
-    pool_cancel(pool, &p->invals, &dropped);
     pool_cancel(pool, &p->longs, &dropped);
-    while (pool_running(pool, &p->requests) || pool_running(pool, &p->invals) ||
-           pool_running(pool, &p->longs) || atomic_load(&p->proofs)) {
-        stop_waiting(p);
+    while (pool_running(pool, &p->requests) || pool_running(pool, &p->longs) ||
+           atomic_load(&p->proofs))
         usleep(500);
-    }
-    session_end(p->session);
+    session_end(p->session); /* answers those that wait for news */
     while (p->chans) {
         struct chan *ch = p->chans;
         p->chans = ch->next;
@@ -532,6 +513,19 @@ static void run_end(struct pool_job *job)
     worker_wake(w);
 }
 
+/* One line a second for each user: the log is not theirs to fill. */
+static void tell_bad(struct peer *p, const char *bad)
+{
+    uint64_t now = base_mono_ns();
+
+    atomic_fetch_add(&p->worker->n_bad, 1);
+    if (p->user->told_ns && now - p->user->told_ns < 1000000000ull)
+        return;
+    p->user->told_ns = now;
+    base_log(BASE_LOG_WARN, "session %016llx of uid %u ended: the client wrote %s",
+             (unsigned long long)p->id, p->who.uid, bad);
+}
+
 void peer_end(struct peer *p, const char *bad)
 {
     struct worker *w = p->worker;
@@ -541,11 +535,8 @@ void peer_end(struct peer *p, const char *bad)
     epoll_ctl(w->epoll_fd, EPOLL_CTL_DEL, p->fd, NULL);
     if (p->pid_fd >= 0)
         close(p->pid_fd); /* the only one: epoll forgets it */
-    if (bad) {
-        atomic_fetch_add(&w->n_bad, 1);
-        base_log(BASE_LOG_WARN, "session %016llx of uid %u ended: the client wrote %s",
-                 (unsigned long long)p->id, p->who.uid, bad);
-    }
+    if (bad)
+        tell_bad(p, bad);
     list_del(&p->link);
     if (up) {
         ring_remove_peer(&w->ring, p);

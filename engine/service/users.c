@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "service/worker.h"
 
@@ -31,10 +32,20 @@ struct user *user_get(struct worker *w, uid_t uid)
 
 void user_put(struct worker *w, struct user *u)
 {
-    if (u->hellos || u->sessions || u->channels)
+    /* Who has just been told about is remembered, or it would be told about again at once. */
+    if (u->hellos || u->sessions || u->channels ||
+        (u->told_ns && base_mono_ns() - u->told_ns < 1000000000ull))
         return;
     list_del(&u->link);
     free(u);
+}
+
+void user_forget_all(struct worker *w)
+{
+    list_for_each_safe(l, tmp, &w->users) {
+        list_del(l);
+        free(container_of(l, struct user, link));
+    }
 }
 
 bool user_may_connect(const struct user *u)

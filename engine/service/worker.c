@@ -311,6 +311,7 @@ out_host:
 out_fds:
     if (!told)
         tell(opts, rc);
+    user_forget_all(w);
     close_fds(w);
     pthread_mutex_destroy(&w->lock);
     return rc;

@@ -60,7 +60,7 @@ struct chan {
     size_t cq_bytes;
     int wake_fd;
     atomic_int hit;      /* SIGBUS in its memory */
-    atomic_uint users;   /* tasks on their way */
+    atomic_uint users;   /* tasks on their way, or with the dispatcher */
     bool closing;        /* CHANNEL_CLOSE came; main thread */
     /* ring thread: */
     uint32_t taken;
@@ -73,13 +73,12 @@ struct chan {
     struct task *all_tasks;
 };
 
-/* A request that waits, on a thread of the pool. */
+/* A request that waits: on a thread of the pool, or (INVAL_NEXT) in the dispatcher. */
 struct task {
     struct pool_job job;
     struct chan *chan;
     struct request req;
     uint64_t taken_ns;
-    atomic_bool waits;   /* it is an INVAL_NEXT in dispatch: see peer_end */
 };
 
 struct user {
@@ -87,6 +86,7 @@ struct user {
     uid_t uid;
     unsigned hellos, sessions, channels;
     uint64_t bytes;
+    uint64_t told_ns; /* when the log last had a line about this user's clients */
 };
 
 enum peer_state { PEER_HELLO, PEER_UP, PEER_ENDING };
@@ -113,7 +113,7 @@ struct peer { /* one client */
     struct list ring_link;    /* ring->peers; ring->lock */
     struct list ring_chans;
     const char *_Atomic bad;  /* why it must go, or NULL */
-    struct pool_lane requests, invals, longs, odds;
+    struct pool_lane requests, longs, odds;
     struct pool_job end_job;
     atomic_uint odd_fds;      /* strangers' descriptors that wait to be closed */
     atomic_uint proofs;       /* of them, those that are looked at */
@@ -187,6 +187,7 @@ void peer_sweep(struct peer *p); /* frees channels that were busy when they were
 /* -- users.c */
 struct user *user_get(struct worker *w, uid_t uid);
 void user_put(struct worker *w, struct user *u); /* forgets who has nothing */
+void user_forget_all(struct worker *w);
 bool user_may_connect(const struct user *u);
 int user_charge_session(struct user *u);
 int user_charge_channel(struct user *u, unsigned in_session, uint64_t bytes);

@@ -20,7 +20,7 @@ struct host {
 struct session {
     struct host *host;
     pthread_mutex_t lock;
-    pthread_cond_t cond;
+    struct request *waits; /* an INVAL_NEXT */
     bool stopped;
 };
 
@@ -99,16 +99,44 @@ int session_new(struct host *h, const struct session_who *who, uint64_t id, stru
     CHECK_EQ(who->uid, getuid());
     s->host = h;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->cond, NULL);
     atomic_fetch_add(&rig_state()->sessions, 1);
     *out = s;
     return 0;
 }
 
+static void stop_waiting(struct session *s)
+{
+    struct proto_cqe cqe = {.result = -ESHUTDOWN};
+    struct request *req;
+
+    pthread_mutex_lock(&s->lock);
+    s->stopped = true;
+    req = s->waits;
+    s->waits = NULL;
+    pthread_mutex_unlock(&s->lock);
+    if (req)
+        req->later(req, &cqe);
+}
+
+static int wait_for_news(struct session *s, struct request *req, struct proto_cqe *out)
+{
+    int rc = 0;
+
+    pthread_mutex_lock(&s->lock);
+    if (s->stopped || s->waits) {
+        out->result = s->stopped ? -ESHUTDOWN : -EBUSY;
+    } else {
+        s->waits = req;
+        rc = DISPATCH_LATER;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
 void session_end(struct session *s)
 {
+    stop_waiting(s);
     atomic_fetch_sub(&rig_state()->sessions, 1);
-    pthread_cond_destroy(&s->cond);
     pthread_mutex_destroy(&s->lock);
     memset(s, 0xdd, sizeof(*s));
     free(s);
@@ -170,17 +198,9 @@ int dispatch(struct session *s, struct request *req, bool may_wait, struct proto
     case PROTO_INVAL_NEXT:
         if (!may_wait)
             return -EINPROGRESS;
-        pthread_mutex_lock(&s->lock);
-        while (!s->stopped)
-            pthread_cond_wait(&s->cond, &s->lock);
-        pthread_mutex_unlock(&s->lock);
-        out->result = -ESHUTDOWN;
-        return 0;
+        return wait_for_news(s, req, out);
     case PROTO_INVAL_STOP:
-        pthread_mutex_lock(&s->lock);
-        s->stopped = true;
-        pthread_cond_broadcast(&s->cond);
-        pthread_mutex_unlock(&s->lock);
+        stop_waiting(s);
         return 0;
     case PROTO_CHECK:
         if (!may_wait)

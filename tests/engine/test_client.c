@@ -215,6 +215,28 @@ static void test_progress(void)
     client_close(c);
 }
 
+static void *wait_for_news(void *arg)
+{
+    struct client_call call = {.sqe = {.op = PROTO_INVAL_NEXT}};
+
+    CHECK_EQ(client_do(arg, &call), -ESHUTDOWN);
+    return NULL;
+}
+
+/* A request that waits for ever costs the engine no thread, and ends when it is told. */
+static void test_news(void)
+{
+    struct client *c = rig_client(PROTO_ROLE_MOUNT);
+    struct client_call stop = {.sqe = {.op = PROTO_INVAL_STOP}};
+    pthread_t id;
+
+    CHECK_EQ(pthread_create(&id, NULL, wait_for_news, c), 0);
+    usleep(30000);
+    CHECK_EQ(client_do(c, &stop), 0);
+    CHECK_EQ(pthread_join(id, NULL), 0);
+    client_close(c);
+}
+
 static void test_limits(void)
 {
     struct client *c = rig_client(PROTO_ROLE_API);
@@ -267,17 +289,18 @@ static void test_signals(void)
     CHECK_EQ(sigaction(SIGUSR1, &sa, &old), 0);
     pid = fork();
     if (pid == 0) {
-        for (unsigned i = 0; i < 200; i++) {
+        while (getppid() == me) {
             kill(me, SIGUSR1);
             usleep(700);
         }
-        _exit(0);
+        _exit(1);
     }
     while (handled < 100) {
         errno = 12345;
         CHECK_EQ(client_do(c, &call), 0);
         CHECK_EQ(errno, 12345);
     }
+    kill(pid, SIGKILL);
     while (waitpid(pid, NULL, 0) != pid)
         CHECK_EQ(errno, EINTR);
     CHECK(refused > 0);
@@ -504,6 +527,7 @@ int main(void)
     RUN(test_storm);
     RUN(test_close_before_threads);
     RUN(test_progress);
+    RUN(test_news);
     RUN(test_limits);
     RUN(test_min_fd);
     RUN(test_leases);
