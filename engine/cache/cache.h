@@ -110,8 +110,8 @@ void cache_unpin(struct cache *cache, struct cache_pin *pin);
 /* Where the bytes around off are, for readers in other processes, who copy and then check that the
  * line's generation is still `gen` (odd while the bytes change). Loads them when needed. Only for
  * containers with a read domain. Where there is no free line, the lease that was asked for longest
- * ago ends. -ENXIO: a hole or past the end; -ENOTSUP: no windows, no domain, or memory that the host
- * would not share; -ESTALE: discarded; -EINPROGRESS with CACHE_NOWAIT. (waits) */
+ * ago ends. -ENXIO: a hole or past the end; -ENOTSUP: no windows, no domain, or memory that the
+ * host would not share; -ESTALE: discarded; -EINPROGRESS with CACHE_NOWAIT. (waits) */
 struct cache_lease {
     uint64_t gen, record_gen;
     uint64_t file_off; /* first byte of the file that is there */
