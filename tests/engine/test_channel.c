@@ -616,13 +616,18 @@ static double cpu_s(pid_t pid)
 static void test_idle(void)
 {
     struct client *c = rig_client(PROTO_ROLE_API);
-    double before;
+    double before, used;
 
-    CHECK_EQ(rig_nop(c), 0);
-    usleep(50000);
-    before = cpu_s(atomic_load(&rig_state()->worker));
-    sleep(4);
-    CHECK(cpu_s(atomic_load(&rig_state()->worker)) - before <= 0.02);
+    for (unsigned tries = 0;; tries++) { /* ticks are counted: a busy machine's may be misplaced */
+        CHECK_EQ(rig_nop(c), 0);
+        usleep(200000);
+        before = cpu_s(atomic_load(&rig_state()->worker));
+        sleep(4);
+        used = cpu_s(atomic_load(&rig_state()->worker)) - before;
+        if (used < 0.02)
+            break;
+        CHECK(tries < 3);
+    }
     CHECK_EQ(rig_nop(c), 0);
     client_close(c);
 }
