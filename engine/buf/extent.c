@@ -97,7 +97,7 @@ static bool shared_thp(void)
 
 /* Shared memory comes in small pages by default even where anonymous memory may have large ones: a
  * setting that nobody thought of, not a wish. There we ask for it once the pages are there: 10 ms
- * an extent, half of which its first use would have cost anyway; streams write 1.6 times as fast. */
+ * an extent, half of which its first use would have cost anyway; streams write 1.6 times faster. */
 static bool make_thp(void *base)
 {
     if (shared_thp())
