@@ -50,7 +50,7 @@ void client_put(struct client *c)
 int client_open(const struct client_opts *opts, struct client **out)
 {
     struct client *c;
-    uint64_t saved;
+    struct link l;
     int rc;
 
     if (opts->size > sizeof(*opts) || !opts->path || opts->role > PROTO_ROLE_IL ||
@@ -71,11 +71,10 @@ int client_open(const struct client_opts *opts, struct client **out)
     atomic_init(&c->seq, 1);
     pthread_mutex_init(&c->lock, NULL);
     rc = c->path ? 0 : -ENOMEM;
-    if (rc == 0) {
-        client_lock(c, &saved);
-        rc = link_connect(c, 0, 0, CLIENT_RESUME_MS);
-        client_unlock(c, &saved);
-    }
+    if (rc == 0)
+        rc = link_connect(c, 0, 0, CLIENT_RESUME_MS, &l);
+    if (rc == 0)
+        rc = link_take(c, &l);
     if (rc < 0)
         client_put(c);
     else

@@ -103,8 +103,19 @@ struct client {
     struct extent *_Atomic extents[CLIENT_BUCKETS];
 };
 
-/* -- link.c: the socket. Lock held, or nobody else knows the client yet. */
-int link_connect(struct client *c, uint64_t session, uint64_t secret, unsigned wait_ms);
+/* A connection that has been welcomed. */
+struct link {
+    int sock, fds[2];
+    struct proto_welcome welcome;
+};
+
+/* -- link.c: the socket. */
+/* May take wait_ms, and wants no lock. */
+int link_connect(struct client *c, uint64_t session, uint64_t secret, unsigned wait_ms,
+                 struct link *out);
+/* Makes the connection the client's. This and what follows with the lock held, or while nobody else
+ * knows the client. */
+int link_take(struct client *c, const struct link *l);
 void link_lose(struct client *c);
 /* Sends m (and fd, if not -1) and waits for the answer with at most max descriptors. -EPIPE: the
  * engine has gone. */

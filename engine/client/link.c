@@ -190,43 +190,50 @@ out:
     return rc;
 }
 
-int link_connect(struct client *c, uint64_t session, uint64_t secret, unsigned wait_ms)
+int link_connect(struct client *c, uint64_t session, uint64_t secret, unsigned wait_ms,
+                 struct link *out)
 {
     struct proto_hello h = {.magic = PROTO_MAGIC,
                             .version = PROTO_VERSION,
                             .role = c->opts.role,
                             .session = session,
                             .secret = secret};
-    struct proto_welcome w;
-    int fds[2] = {-1, -1};
+    struct proto_welcome *w = &out->welcome;
     unsigned n = 0;
     ssize_t sent;
-    int rc, sock = dial(c);
+    int rc;
 
-    if (sock < 0)
-        return sock;
-    sent = send_with(sock, &h, sizeof(h), -1);
-    rc = sent < 0 ? (int)sent : receive(c, sock, &w, sizeof(w), wait_ms, fds, 2, &n);
-    if (rc == 0 && (w.magic != PROTO_MAGIC || w.version != PROTO_VERSION))
+    out->sock = dial(c);
+    if (out->sock < 0)
+        return out->sock;
+    sent = send_with(out->sock, &h, sizeof(h), -1);
+    rc = sent < 0 ? (int)sent : receive(c, out->sock, w, sizeof(*w), wait_ms, out->fds, 2, &n);
+    if (rc == 0 && (w->magic != PROTO_MAGIC || w->version != PROTO_VERSION))
         rc = -EPROTO;
-    if (rc == 0 && w.error < 0)
-        rc = w.error;
-    if (rc == 0 && (n != 2 || w.session == 0 || w.error > 0 || (session && !w.resumed)))
+    if (rc == 0 && w->error < 0)
+        rc = w->error;
+    if (rc == 0 && (n != 2 || w->session == 0 || w->error > 0 || (session && !w->resumed)))
         rc = -EPROTO;
-    if (rc == 0) {
-        rc = take_tables(c, &w, fds[0], fds[1]);
-        n = 0;
-    }
-    while (n > 0)
-        sys_close(fds[--n]);
     if (rc < 0) {
-        sys_close(sock);
+        while (n > 0)
+            sys_close(out->fds[--n]);
+        sys_close(out->sock);
+    }
+    return rc;
+}
+
+int link_take(struct client *c, const struct link *l)
+{
+    int rc = take_tables(c, &l->welcome, l->fds[0], l->fds[1]);
+
+    if (rc < 0) {
+        sys_close(l->sock);
         return rc;
     }
-    c->sock = sock;
-    c->session = w.session;
-    c->secret = w.secret;
-    atomic_store(&c->epoch, w.epoch);
+    c->sock = l->sock;
+    c->session = l->welcome.session;
+    c->secret = l->welcome.secret;
+    atomic_store(&c->epoch, l->welcome.epoch);
     atomic_fetch_add(&c->life, 1);
     return 0;
 }

@@ -24,13 +24,20 @@ int client_wait_up(struct client *c)
  * nobody listens on, will not come back with our session. -EAGAIN: try again. */
 static int reconnect(struct client *c, unsigned left_ms)
 {
+    struct link l;
     uint64_t saved;
     int rc;
 
     client_lock(c, &saved);
     link_lose(c);
-    rc = link_connect(c, c->session, c->secret, left_ms);
     client_unlock(c, &saved);
+    /* A new worker may have much to replay: not with signals off. */
+    rc = link_connect(c, c->session, c->secret, left_ms, &l);
+    if (rc == 0) {
+        client_lock(c, &saved);
+        rc = link_take(c, &l);
+        client_unlock(c, &saved);
+    }
     if (rc == -EPIPE || rc == -ECONNRESET || rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM)
         rc = -EAGAIN;
     return rc;

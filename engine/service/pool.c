@@ -10,8 +10,8 @@
 #define IDLE_S 10 /* a thread without work ends, but for the first */
 #define STACK_BYTES (512u << 10)
 
-/* Requests of ordinary sessions; of mounts; what takes minutes; closing strangers' descriptors; ends
- * of sessions. */
+/* Requests of ordinary sessions; of mounts; what takes minutes; closing strangers' descriptors;
+ * ends of sessions. */
 static const unsigned limits[POOL_KINDS] = {16, 64, 4, 16, 64};
 
 /* The next job of any class that may run one, or NULL. Lock held. */

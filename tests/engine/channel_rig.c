@@ -66,8 +66,10 @@ static void keep(int listen_fd, uint32_t idle_ms, int ready_fd)
         CHECK(pid >= 0);
         if (pid == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-            struct dfe_service_opts o = {
-                .size = sizeof(o), .path = "rig", .ready_fd = n ? -1 : ready_fd, .idle_ms = idle_ms};
+            struct dfe_service_opts o = {.size = sizeof(o),
+                                         .path = "rig",
+                                         .ready_fd = n ? -1 : ready_fd,
+                                         .idle_ms = idle_ms};
             atomic_store(&state->sessions, 0);
             atomic_store(&state->worker, getpid());
             atomic_fetch_add(&state->started, 1);

@@ -52,8 +52,10 @@ static ssize_t receive(int sock, void *buf, size_t len, int *fds, unsigned *n)
 {
     char control[CMSG_SPACE(sizeof(int) * 8)];
     struct iovec iov = {buf, len};
-    struct msghdr m = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = control,
+                       .msg_controllen = sizeof(control)};
     ssize_t rc = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
     struct cmsghdr *h = rc > 0 ? CMSG_FIRSTHDR(&m) : NULL;
 
