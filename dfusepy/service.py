@@ -81,7 +81,7 @@ def _fits(path: Path) -> bool:
     return len(os.fsencode(path)) + DRAFT_BYTES <= SOCKET_PATH_BYTES
 
 
-def _short_dir() -> Path:
+def short_dir() -> Path:
     """A runtime directory with a short name, for users whose own has a long one."""
     if os.geteuid() == 0:
         return mounts.SYSTEM_RUN
@@ -92,7 +92,7 @@ def socket_path(pool: str | os.PathLike[str]) -> Path:
     """Where this user's service of the pool in this directory listens, running or not."""
     name = f"{_uuid(Path(pool))}.sock"
     path = mounts.runtime_dir() / name
-    return path if _fits(path) else _short_dir() / name
+    return path if _fits(path) else short_dir() / name
 
 
 def _candidates(pool: Path) -> Iterator[Path]:

@@ -84,9 +84,10 @@ class Home:
 
     def services(self) -> list[service.ServiceRecord]:
         """The services that live, of pools of this directory."""
-        paths = (self.path / "run").glob("*.service")
+        folders = (self.path / "run", service.short_dir())  # where names would be too long
+        paths = [path for folder in folders for path in folder.glob("*.service")]
         records = [service.read_record(path.with_suffix(".sock")) for path in paths]
-        return [record for record in records if record is not None]
+        return [r for r in records if r is not None and r.pool.startswith(f"{self.path}/")]
 
     def stop_services(self) -> None:
         """Ends all services, whoever uses them."""
