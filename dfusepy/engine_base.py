@@ -168,11 +168,13 @@ class Handle:
         while sys.getrefcount(handle) > _OWN_REFERENCES:
             if time.monotonic() > deadline:
                 self._h = handle
+                del handle
                 raise OSError(errno.EBUSY, f"a call of the {self._what} is still running")
             time.sleep(0.001)
         result = self._close(handle)
         if result == -errno.EBUSY:
             self._h = handle
+            del handle  # the exception keeps this frame, and would count as a call that is running
             fail(result)
         if self._parent is not None:
             self._parent._children.discard(self)

@@ -235,6 +235,7 @@ static int remote_fs_mount(struct dfe_fs *handle, int read_only, uint64_t *gener
 {
     struct remote_fs *fs = remote_fs(handle);
     struct remote_pool *pool = fs->cont->pool;
+    uint64_t value = 0;
     bool same = false;
     int ret = remote_alive(pool);
 
@@ -244,10 +245,14 @@ static int remote_fs_mount(struct dfe_fs *handle, int read_only, uint64_t *gener
         uint64_t epoch = client_epoch(pool->client);
 
         ret = ask_plainly(handle, &call);
+        if (ret == 0)
+            value = call.cqe.value;
+        else if (ret == -EEXIST && value)
+            ret = 0; /* the answer before was this worker's */
         pthread_mutex_lock(&pool->lock);
         same = client_epoch(pool->client) == epoch;
         if (ret == 0 && same) {
-            fs->generation = *generation = call.cqe.value;
+            fs->generation = *generation = value;
             fs->mount_read_only = read_only != 0;
         }
         pthread_mutex_unlock(&pool->lock);

@@ -249,7 +249,9 @@ static int open_host(struct worker *w, const struct dfe_service_opts *opts, stru
                            .arena_bytes = opts->arena_bytes,
                            .dirty_bytes = opts->dirty_bytes,
                            .no_hugepages = opts->no_hugepages != 0,
-                           .keep = keep};
+                           .keep = keep,
+                           /* Nobody comes back to the first worker: 1 ms, which is none. */
+                           .orphan_grace_ms = w->restarts ? 0 : 1};
     int rc = host_open(&ho, &w->host);
 
     if (rc < 0)

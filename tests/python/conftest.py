@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dfusepy import engine
+import dfusepy
+from dfusepy import engine, service
 
 Run = Callable[..., Result]
 
 HOLD = """
 import sys
-from dfusepy import engine
+import dfusepy
+from dfusepy import engine, service
 with engine.Pool.open(sys.argv[1], arena=64 << 20):
     print("open", flush=True)
     sys.stdin.read()
@@ -73,13 +75,25 @@ def held(pool: Path) -> Iterator[Path]:
         holder.stdin.close()
 
 
-@pytest.fixture
-def engine_pool(tmp_path: Path) -> Iterator[engine.Pool]:
-    """A small pool of the engine, open; its directory is tmp_path / "store"."""
+@pytest.fixture(params=["in-process", "session"])
+def engine_pool(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[engine.Pool]:
+    """A small pool of the engine, open in this process or through a service; its directory is
+    tmp_path / "store"."""
     path = tmp_path / "store"
     engine.pool_create(path, "store", 64 << 20)
-    with engine.Pool.open(path, arena=64 << 20, hugepages=False) as opened:
-        yield opened
+    if request.param == "in-process":
+        with engine.Pool.open(path, arena=64 << 20, hugepages=False) as opened:
+            yield opened
+        return
+    monkeypatch.setenv("DFUSEPY_HOME", str(tmp_path / "home"))
+    service.ensure(path, arena=64 << 20)
+    try:
+        with dfusepy.connect(path) as opened:
+            yield opened
+    finally:
+        service.stop(path)
 
 
 @pytest.fixture

@@ -69,6 +69,7 @@ def test_an_unclosed_pool_is_closed_with_a_warning(tmp_path: Path) -> None:
         assert container.kv_get(OBJECT, b"k") == b"v"
 
 
+@pytest.mark.parametrize("engine_pool", ["in-process"], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
 def test_a_forked_child_cannot_use_the_pool(
     engine_pool: engine.Pool, fs: engine.FileSystem
