@@ -15,6 +15,10 @@
 #define LATELY_NS 60000000000ull
 /* Inodes whose last writes are known; of more the older ones count as written. */
 #define WRITERS 4096u
+/* After a restart: names that are remembered for mounts that come back, and for how long one that
+ * did counts as holding everything, since it takes its references again one by one. */
+#define RENAMED 256u
+#define RESUMING_NS 10000000000ull
 /* Invalidations that nobody waits for, at most so many queued: a face that far behind is let go. */
 #define TOLD_MAX 65536u
 
@@ -31,6 +35,7 @@ struct face {
     bool read_only, stopped;
     atomic_bool lost;
     uint64_t next_id;
+    uint64_t resuming_ns; /* until then */
     struct list queued, sent;
     unsigned n_told;
     struct face_waiter *parked;
@@ -38,6 +43,12 @@ struct face {
 
 struct writer {
     uint64_t ino, at_ns;
+};
+
+struct renamed {
+    uint64_t dir;
+    uint32_t name_len;
+    char name[256];
 };
 
 struct cohere {
@@ -51,6 +62,9 @@ struct cohere {
     uint64_t generation;
     struct writer writers[WRITERS];
     uint64_t displaced_ns; /* the latest write that has lost its place in `writers` */
+    uint64_t opened_ns;
+    struct renamed *renamed; /* RENAMED, made when needed */
+    uint64_t n_renamed;
 };
 
 struct cohere *cohere_open(uint64_t inval_ms)
@@ -61,6 +75,7 @@ struct cohere *cohere_open(uint64_t inval_ms)
     if (!co)
         return NULL;
     co->inval_ns = inval_ms * 1000000u;
+    co->opened_ns = base_mono_ns();
     list_init(&co->faces);
     pthread_mutex_init(&co->held, NULL);
     pthread_mutex_init(&co->lock, NULL);
@@ -77,6 +92,7 @@ void cohere_close(struct cohere *co)
     pthread_cond_destroy(&co->cond);
     pthread_mutex_destroy(&co->lock);
     pthread_mutex_destroy(&co->held);
+    free(co->renamed);
     free(co);
 }
 
@@ -172,14 +188,39 @@ static void face_queue(struct face *face, const struct cohere_target *t, uint32_
 
 /* -- faces ------------------------------------------------------------------------------------ */
 
+/* A mount that comes back is told what has changed in between. */
+static void face_catch_up(struct face *face, struct list *wake)
+{
+    struct cohere *co = face->co;
+    uint64_t now_ns = base_mono_ns();
+    uint64_t n = co->n_renamed < RENAMED ? co->n_renamed : RENAMED;
+
+    face->resuming_ns = now_ns + RESUMING_NS;
+    for (unsigned i = 0; i < WRITERS; i++) {
+        const struct writer *w = &co->writers[i];
+        struct cohere_target t = {.ino = w->ino};
+
+        if (w->ino && now_ns - w->at_ns < LATELY_NS)
+            face_queue(face, &t, DFE_INVAL_PAGES, NULL, wake);
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        const struct renamed *r = &co->renamed[i];
+        struct cohere_target t = {.ino = r->dir, .name = r->name, .name_len = r->name_len};
+
+        face_queue(face, &t, DFE_INVAL_ENTRY, NULL, wake);
+    }
+}
+
 int face_open(struct cohere *co, bool read_only, struct refs *held, uint64_t *generation,
               struct face **out)
 {
     struct face *face = calloc(1, sizeof(*face));
+    struct list wake; /* stays empty: nobody waits yet */
     int ret = 0;
 
     if (!face)
         return -ENOMEM;
+    list_init(&wake);
     face->co = co;
     face->held = held;
     face->read_only = read_only;
@@ -197,7 +238,9 @@ int face_open(struct cohere *co, bool read_only, struct refs *held, uint64_t *ge
     if (ret == 0) {
         uint64_t now = (uint64_t)base_real_ns();
 
-        if (*generation == 0) {
+        if (*generation) {
+            face_catch_up(face, &wake);
+        } else {
             co->generation = now > co->generation ? now : co->generation + 1;
             *generation = co->generation;
         }
@@ -332,6 +375,9 @@ static unsigned marks_asked(struct list *items, uint64_t ino)
 static uint32_t face_asks(struct face *face, const struct cohere_target *t, bool clear)
 {
     unsigned marks = what_marks[t->what], had = refs_marks(face->held, t->ino, marks);
+
+    if (face->resuming_ns && base_mono_ns() < face->resuming_ns)
+        had = marks;
 
     /* What is taken is what is asked for: a mark may have come since. */
     if (clear)
@@ -500,4 +546,21 @@ bool cohere_shared(struct cohere *co, uint64_t ino)
 bool cohere_wrote_lately(struct cohere *co, uint64_t ino)
 {
     return wrote_within(co, ino, LATELY_NS);
+}
+
+void cohere_renamed(struct cohere *co, uint64_t dir, const char *name, uint32_t name_len)
+{
+    if (atomic_load(&co->n_faces) || base_mono_ns() - co->opened_ns > LATELY_NS)
+        return;
+    pthread_mutex_lock(&co->lock);
+    if (!co->renamed)
+        co->renamed = calloc(RENAMED, sizeof(*co->renamed));
+    if (co->renamed) {
+        struct renamed *r = &co->renamed[co->n_renamed++ % RENAMED];
+
+        r->dir = dir;
+        r->name_len = name_len;
+        memcpy(r->name, name, name_len);
+    }
+    pthread_mutex_unlock(&co->lock);
 }

@@ -61,8 +61,10 @@ void cohere_close(struct cohere *co); /* no faces, no changes */
 
 /* -- faces ------------------------------------------------------------------------------------ */
 
-/* held: the face's table, which outlives it. *generation 0: a new one. -EBUSY: another face writes.
- */
+/* held: the face's table, which outlives it. *generation 0: a new mount. Else it is that of a mount
+ * which has lost an engine and comes back: its kernel still holds what nobody here knows of. It is
+ * told what has changed since this object was made, and for a while counts as holding everything.
+ * -EBUSY: another face writes. */
 int face_open(struct cohere *co, bool read_only, struct refs *held, uint64_t *generation,
               struct face **out);
 void face_close(struct face *face);
@@ -129,5 +131,7 @@ void cohere_wrote(struct cohere *co, uint64_t ino);
 bool cohere_shared(struct cohere *co, uint64_t ino);
 /* ... or within a minute: a mount that comes back after a restart may hold older pages. */
 bool cohere_wrote_lately(struct cohere *co, uint64_t ino);
+/* A name is about to change while there is no mount: one that comes back may hold it. */
+void cohere_renamed(struct cohere *co, uint64_t dir, const char *name, uint32_t name_len);
 
 #endif

@@ -224,6 +224,28 @@ static int copy_push(struct call *c, const struct op *op, uint8_t *small, size_t
     return 0;
 }
 
+/* The worker that did it may have died before mounts had forgotten what was before. */
+static int64_t answer_again(struct call *c, const struct op *op)
+{
+    uint64_t value = c->out->value;
+    int64_t ret = 0;
+
+    if (!(op->how & OP_FS))
+        return op->again(c);
+    if (c->e->op == PROTO_WRITE || c->e->op == PROTO_PUNCH || c->e->op == PROTO_SETATTR)
+        change_inode(c, c->e->ino, DFE_INVAL_PAGES);
+    else if (c->e->op == PROTO_SETXATTR || c->e->op == PROTO_REMOVEXATTR)
+        change_inode(c, c->e->ino, DFE_INVAL_ATTR);
+    else
+        ret = change_again_names(c);
+    if (ret == 0)
+        ret = change_begin(c);
+    if (ret < 0)
+        return ret;
+    c->out->value = value;
+    return change_end(c, op->again(c));
+}
+
 /* The operation itself, and once: what was done by an earlier worker is answered. */
 static int64_t run_op(struct call *c, const struct op *op)
 {
@@ -232,7 +254,7 @@ static int64_t run_op(struct call *c, const struct op *op)
     if (!(op->how & OP_CHANGES) || !keep)
         return op->fn(c);
     if (c->e->ctl & PROTO_CTL_RETRY && keep_done(keep, c->s->id, c->e->seq, &c->out->value))
-        return op->again(c);
+        return answer_again(c, op);
     keep_begin(keep, c->s->id, c->e->seq);
     return op->fn(c);
 }

@@ -13,9 +13,11 @@ int mark(struct call *c, uint64_t ino, unsigned marks)
 
     if (!c->mount)
         return 0;
-    cohere_hold(c->hc->cohere);
+    if (!c->holds)
+        cohere_hold(c->hc->cohere);
     ret = refs_mark(&c->h->refs, ino, marks);
-    cohere_release(c->hc->cohere);
+    if (!c->holds)
+        cohere_release(c->hc->cohere);
     return ret;
 }
 
@@ -128,8 +130,12 @@ int change_begin(struct call *c)
     struct cohere *co = c->hc->cohere;
 
     for (unsigned i = 0; !c->mount && i < c->change.n; i++) {
-        if (c->change.t[i].what == DFE_INVAL_PAGES)
-            cohere_wrote(co, c->change.t[i].ino);
+        const struct cohere_target *t = &c->change.t[i];
+
+        if (t->what == DFE_INVAL_PAGES)
+            cohere_wrote(co, t->ino);
+        else if (t->what == DFE_INVAL_ENTRY)
+            cohere_renamed(co, t->ino, t->name, t->name_len);
     }
     if (must_not_wait(c))
         return begin_at_once(c);

@@ -128,6 +128,8 @@ op_fn op_lookup, op_mknod, op_mkdir, op_symlink, op_readlink, op_link, op_unlink
 op_fn op_getattr, op_setattr, op_getxattr, op_setxattr, op_listxattr, op_removexattr;
 /* dispatch_data.c */
 op_fn op_read, op_write, op_punch, op_next, op_fsync, op_lease, op_loan, op_drop;
+/* The names of an operation that an earlier worker did. */
+int change_again_names(struct call *c);
 /* What an earlier worker did: */
 op_fn again_value, again_written, again_attr, again_name, again_link;
 

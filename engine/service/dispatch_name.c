@@ -259,6 +259,36 @@ int64_t op_rename(struct call *c)
 
 /* -- what an earlier worker did --------------------------------------------------------------- */
 
+int change_again_names(struct call *c)
+{
+    const char *push = (const char *)c->push;
+    size_t first = c->e->arg;
+    struct birth b;
+    int ret = 0;
+
+    switch (c->e->op) {
+    case PROTO_RENAME:
+        if (first > c->push_len)
+            return base_refuse(-EINVAL, "the first name is longer than both");
+        change_name(c, c->e->ino, push, first);
+        change_name(c, c->e->off, push + first, c->push_len - first);
+        return change_named(c, c->e->off, push + first, c->push_len - first);
+    case PROTO_LINK:
+        change_inode(c, c->e->ino, DFE_INVAL_ATTR);
+        change_name(c, c->e->off, push, c->push_len);
+        return 0;
+    case PROTO_UNLINK:
+    case PROTO_RMDIR:
+        change_name(c, c->e->ino, push, c->push_len);
+        return 0;
+    default:
+        ret = take_birth(c, c->e->op == PROTO_SYMLINK, &b);
+        if (ret == 0)
+            change_name(c, c->e->ino, b.name, b.name_len);
+        return ret;
+    }
+}
+
 /* An inode that is in memory: by its number. */
 static int64_t found_by_number(struct call *c, uint64_t ino)
 {

@@ -571,6 +571,55 @@ static void one_writes(void)
     session_end(b);
 }
 
+/* A mount that comes back after a restart is told what has changed meanwhile, and holds everything
+ * until it has said what it holds. */
+static void *tells(void *arg)
+{
+    struct dfe_attr *attr = arg;
+
+    CHECK_EQ(rig_write(il, 1, attr->ino, 0, "again", 5, 0, NULL), 5);
+    return NULL;
+}
+
+static void comes_back(void)
+{
+    struct session *m = rig_session(host, PROTO_ROLE_MOUNT, geteuid(), getegid(), 19);
+    struct rig_call mount = {.e = {.op = PROTO_FS_MOUNT, .handle = 1, .off = 4711}};
+    struct dfe_inval inval = {0};
+    struct dfe_attr attr;
+    bool data = false, name = false;
+    pthread_t thread;
+    uint64_t done = 0;
+
+    CHECK_EQ(rig_make(api, 1, RIG_ROOT, "changed", S_IFREG | 0644, 0, &attr), 0);
+    CHECK_EQ(rig_write(api, 1, attr.ino, 0, "changed", 7, 0, NULL), 7);
+    CHECK_EQ(rig_fs(m, 1, "c"), 0);
+    CHECK_EQ(rig_do(m, &mount), 0);
+    CHECK_EQ(mount.cqe.value, 4711);
+    while (!data || !name) {
+        struct rig_call next = {.e = {.op = PROTO_INVAL_NEXT, .handle = 1, .off = done}};
+
+        CHECK_EQ(rig_do(m, &next), 0);
+        memcpy(&inval, next.reply, sizeof(inval));
+        done = inval.id;
+        data |= inval.what == DFE_INVAL_PAGES && inval.ino == attr.ino;
+        name |= inval.what == DFE_INVAL_ENTRY && inval.ino == RIG_ROOT && inval.name_len == 7 &&
+                memcmp(inval.name, "changed", 7) == 0;
+    }
+    CHECK_EQ(pthread_create(&thread, NULL, tells, &attr), 0);
+    for (unsigned waves = 0; waves < 2;) {
+        struct rig_call next = {.e = {.op = PROTO_INVAL_NEXT, .handle = 1, .off = done}};
+
+        CHECK_EQ(rig_do(m, &next), 0);
+        memcpy(&inval, next.reply, sizeof(inval));
+        waves += inval.what == DFE_INVAL_PAGES && inval.ino == attr.ino;
+        done = inval.id;
+    }
+    CHECK_EQ(rig_simple(m, PROTO_INVAL_STOP, 1, 0, 0, 0), 0);
+    pthread_join(thread, NULL);
+    session_end(m);
+}
+
 /* What is shared is not kept; an append goes to the engine's end, and the kernel is told. */
 static void appends(void)
 {
@@ -670,6 +719,7 @@ int main(void)
     il = rig_session(host, PROTO_ROLE_IL, 0, 0, 2);
     CHECK_EQ(rig_fs(api, 1, "c"), 0);
     CHECK_EQ(rig_fs(il, 1, "c"), 0);
+    RUN(comes_back);
     RUN(one_writes);
     RUN(random_changes);
     RUN(appends);
