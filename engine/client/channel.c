@@ -7,6 +7,11 @@
 #include "client/client_int.h"
 #include "client/sys.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#define WARM_BYTES (16u << 10)
+
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8u
 #endif
@@ -134,10 +139,14 @@ static int make_push(struct channel *ch, uint32_t push_bytes)
     rc = (int)sys_call(SYS_ftruncate, fd, (long)ch->sq_bytes, 0, 0, 0, 0);
     if (rc < 0)
         goto fail;
-    ch->sq = sys_mmap(NULL, ch->sq_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd);
+    ch->sq = sys_mmap(NULL, ch->sq_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
     rc = sys_map_error(ch->sq);
     if (rc < 0)
         goto fail;
+    /* What small requests use; all of it would make up most of the time of an attachment. */
+    sys_call(SYS_madvise, (long)ch->sq,
+             (long)sizeof(struct proto_sq) + (push_bytes < WARM_BYTES ? push_bytes : WARM_BYTES),
+             MADV_POPULATE_WRITE, 0, 0, 0);
     rc = sys_fcntl(fd, F_ADD_SEALS,
                    F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
     if (rc < 0) {

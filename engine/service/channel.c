@@ -17,6 +17,12 @@
 
 #define CLIENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 
+#define COST_BYTES (64u << 10) /* copied in the time of an ordinary request, or ten */
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8u
 #endif
@@ -37,9 +43,12 @@ static int map_client(struct chan *ch, int fd)
     if (st.st_size < (off_t)(sizeof(struct proto_sq) + 4096) || st.st_size % 4096 ||
         st.st_size > (off_t)(sizeof(struct proto_sq) + PROTO_AREA_MAX_BYTES))
         return base_refuse(-EINVAL, "memory of %lld bytes", (long long)st.st_size);
-    p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+    p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)
         return -errno;
+    /* The ring itself, so that the ring thread need not fault. Not the data area: pages that the
+     * client has not written would be made here, in our memory's account. */
+    madvise(p, sizeof(struct proto_sq), MADV_POPULATE_READ);
     ch->sq = p;
     ch->sq_bytes = (size_t)st.st_size;
     ch->push = (const uint8_t *)(ch->sq + 1);
@@ -285,7 +294,8 @@ bool chan_pending(const struct chan *ch)
     return __atomic_load_n(&ch->sq->tail, __ATOMIC_ACQUIRE) != ch->taken;
 }
 
-static void serve_one(struct chan *ch, uint64_t now)
+/* Returns what it has cost: more for one that moves much, since others wait meanwhile. */
+static unsigned serve_one(struct chan *ch, uint64_t now)
 {
     struct request req = {0};
     struct proto_cqe cqe = {0};
@@ -299,7 +309,7 @@ static void serve_one(struct chan *ch, uint64_t now)
     bad = atomic_load(&ch->hit) ? "memory that cannot be read" : fault(ch, &req.e);
     if (bad) {
         atomic_store(&ch->peer->bad, bad);
-        return;
+        return 1;
     }
     if (req.e.seq > ch->last_seq)
         ch->last_seq = req.e.seq;
@@ -309,7 +319,7 @@ static void serve_one(struct chan *ch, uint64_t now)
     if (rc == -EINPROGRESS) {
         __atomic_store_n(&ch->cq->sq_head, ch->taken, __ATOMIC_RELEASE);
         hand_over(ch, &req, now);
-        return;
+        return 1;
     }
     if (rc < 0)
         cqe.result = rc;
@@ -317,24 +327,26 @@ static void serve_one(struct chan *ch, uint64_t now)
     __atomic_store_n(&ch->cq->sq_head, ch->taken, __ATOMIC_RELEASE);
     answer(ch, &req.e, &cqe, now, now);
     dispatch_posted(ch->peer->session, req.e.seq);
+    return 1 + (req.e.push_len + cqe.reply_len) / COST_BYTES;
 }
 
-unsigned chan_serve(struct chan *ch, unsigned budget)
+unsigned chan_serve(struct chan *ch, unsigned budget, unsigned *requests)
 {
     uint32_t tail = __atomic_load_n(&ch->sq->tail, __ATOMIC_ACQUIRE);
-    uint32_t n = tail - ch->taken;
+    unsigned cost = 0;
     uint64_t now;
 
-    if (n == 0)
+    if (tail == ch->taken)
         return 0;
     if (tail - atomic_load_explicit(&ch->answered, memory_order_acquire) > PROTO_RING) {
         atomic_store(&ch->peer->bad, "more entries than the ring has");
         return 0;
     }
-    if (n > budget)
-        n = budget;
     now = base_mono_ns();
-    for (uint32_t i = 0; i < n && !atomic_load_explicit(&ch->peer->bad, memory_order_relaxed); i++)
-        serve_one(ch, now);
-    return n;
+    while (ch->taken != tail && cost < budget &&
+           !atomic_load_explicit(&ch->peer->bad, memory_order_relaxed)) {
+        cost += serve_one(ch, now);
+        ++*requests;
+    }
+    return cost < budget ? cost : budget;
 }

@@ -8,11 +8,10 @@
 #include "base/log.h"
 
 #define IDLE_S 10 /* a thread without work ends, but for the first */
-#define STACK_BYTES (512u << 10)
 
 /* Requests of ordinary sessions; of mounts; what takes minutes; closing strangers' descriptors;
  * ends of sessions. */
-static const unsigned limits[POOL_KINDS] = {16, 64, 4, 16, 64};
+static const unsigned limits[POOL_KINDS] = {64, 128, 4, 16, 64};
 
 /* The next job of any class that may run one, or NULL. Lock held. */
 static struct pool_job *next_job(struct pool *pool)
@@ -91,7 +90,6 @@ static int start_thread(struct pool *pool)
 
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
     rc = pthread_create(&id, &attr, work, pool);
     pthread_attr_destroy(&attr);
     if (rc == 0)

@@ -2,8 +2,8 @@
 /*
  * The ring thread: looks at every channel in turn, spins a little where that pays, then sleeps.
  *
- * A session may have BUDGET entries taken in a round, whatever the number of its channels; its
- * channels take turns. The thread sleeps in epoll on the sessions' eventfds. They are watched by
+ * A session may have BUDGET entries taken in a round, fewer large ones, whatever the number of its
+ * channels; its channels take turns. The thread sleeps in epoll on the sessions' eventfds. They are watched by
  * edge and never read: a client could make a read wait, and the counter cannot overflow by ones.
  */
 #include <errno.h>
@@ -41,19 +41,19 @@ static void give_way(struct ring *r)
 
 static unsigned serve_peer(struct peer *p)
 {
-    unsigned left = BUDGET;
     struct list *first = p->ring_chans.next;
+    unsigned left = BUDGET, requests = 0;
 
     list_for_each(l, &p->ring_chans) {
-        left -= chan_serve(container_of(l, struct chan, link), left);
+        left -= chan_serve(container_of(l, struct chan, link), left, &requests);
         if (left == 0 || atomic_load_explicit(&p->bad, memory_order_relaxed))
             break;
     }
-    if (left < BUDGET && first->next != &p->ring_chans) { /* another is first the next time */
+    if (requests > 0 && first->next != &p->ring_chans) { /* another is first the next time */
         list_del(first);
         list_add_tail(&p->ring_chans, first);
     }
-    return BUDGET - left;
+    return requests;
 }
 
 /* One look at everything: how many requests were taken. */

@@ -359,7 +359,7 @@ static int start_session(struct peer *p, const struct proto_hello *h)
         return rc;
     }
     p->id = id;
-    pool_lane_init(&w->pool, &p->requests, mount ? POOL_MOUNT : POOL_DATA, mount ? 16 : 8);
+    pool_lane_init(&w->pool, &p->requests, mount ? POOL_MOUNT : POOL_DATA, mount ? 32 : 16);
     pool_lane_init(&w->pool, &p->longs, POOL_LONG, 2);
     p->user->hellos--;
     p->state = PEER_UP;

@@ -173,8 +173,9 @@ void chan_close(struct chan *ch); /* nothing of it runs */
 bool chan_busy(struct chan *ch); /* the ring thread has let go of it, but requests run */
 /* Is there something to take? */
 bool chan_pending(const struct chan *ch);
-/* Takes and executes at most `budget` entries: how many. Sets peer->bad. */
-unsigned chan_serve(struct chan *ch, unsigned budget);
+/* Takes and executes entries, and counts them, while what they cost is within the budget. Returns
+ * the cost. Sets peer->bad. */
+unsigned chan_serve(struct chan *ch, unsigned budget, unsigned *requests);
 
 /* -- socket.c */
 void socket_accept(struct worker *w);

@@ -407,6 +407,30 @@ static void test_credits(void)
     raw_close(&r);
 }
 
+static void test_quota(void)
+{
+    int fd = make_memory(sizeof(struct proto_sq) + 4096, ALL_SEALS, NULL);
+    unsigned n = 0;
+    struct raw r;
+    int rc;
+
+    raw_open(&r);
+    do {
+        rc = channel(&r, n++, &fd, 1);
+        if (rc == 0) {
+            munmap((void *)r.cq, r.cq_bytes);
+            close(r.bell);
+            close(r.wake);
+        }
+    } while (rc == 0);
+    CHECK_EQ(rc, -EDQUOT);
+    CHECK_EQ(n, 513);
+    r.cq = NULL;
+    r.bell = r.wake = -1;
+    raw_close(&r);
+    close(fd);
+}
+
 static atomic_bool enough;
 
 static void *good_client(void *arg)
@@ -650,6 +674,7 @@ int main(int argc, char **argv)
     RUN(test_messages);
     RUN(test_bad_entries);
     RUN(test_credits);
+    RUN(test_quota);
     RUN(test_scribbles);
     RUN(test_bells);
     RUN(test_proofs);
