@@ -3,8 +3,8 @@
  * Reading pieces of files: by leases that are remembered, by new ones, at last by asking for bytes.
  *
  * Leases are remembered by (mount, inode, piece): pieces of 64 KiB, and of 4 KiB for leases that
- * are shorter. A lease that covers many pieces is entered under each. Entries are overwritten freely;
- * a reader takes a copy under the entry's sequence number and lets the client check it.
+ * are shorter. A lease that covers many pieces is entered under each. Entries are overwritten
+ * freely; a reader takes a copy under the entry's sequence number and lets the client check it.
  */
 #include "il/il.h"
 
