@@ -71,6 +71,7 @@ static const struct {
                    {PROTO_ROLE_IL, 0, 3}, {PROTO_ROLE_MOUNT, 0, 0}, {PROTO_ROLE_API, 0, 1}};
 
 static struct host *host;
+static struct session *keeper; /* has the file system open: closing it takes long */
 static char path[256];
 static void *keep_mem;
 static struct keep *keep;
@@ -78,6 +79,27 @@ static uint8_t *push_mem, *reply_mem;
 static atomic_bool chaos_stop;
 
 /* -- the host --------------------------------------------------------------------------------- */
+
+/* Handle 0 becomes the file system; of mounts, theirs. */
+static void open_file_system(struct session *s, uint8_t *reply, bool mount)
+{
+    struct request req = {.e = {.op = PROTO_FS_OPEN,
+                                .handle = 0,
+                                .arg = PROTO_NO_HANDLE,
+                                .push_len = 1,
+                                .reply_cap = REPLY_BYTES},
+                          .push = "c",
+                          .reply = reply};
+    struct proto_cqe cqe;
+
+    CHECK_EQ(dispatch(s, &req, true, &cqe), 0);
+    CHECK(cqe.result == 0 || cqe.result == -EEXIST);
+    req.e.op = PROTO_FS_MOUNT;
+    req.e.arg = 0;
+    req.e.push_len = 0;
+    if (mount)
+        CHECK_EQ(dispatch(s, &req, true, &cqe), 0);
+}
 
 static void host_begin(void)
 {
@@ -88,6 +110,7 @@ static void host_begin(void)
                              .no_hugepages = true,
                              .orphan_grace_ms = 1,
                              .inval_ms = INVAL_MS};
+    struct session_who who = {.role = PROTO_ROLE_API, .uid = geteuid()};
     struct dfe_cred cred = {.uid = geteuid(), .gid = getegid()};
 
     keep_mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -100,6 +123,8 @@ static void host_begin(void)
     CHECK_EQ(host_open(&opts, &host), 0);
     CHECK_EQ(dfe_cont_create(host_pool(host), "c", 1, &cred, 0777), 0);
     CHECK_EQ(dfe_cont_create(host_pool(host), "o", 0, NULL, 0), 0);
+    CHECK_EQ(session_new(host, &who, 98, &keeper), 0);
+    open_file_system(keeper, reply_mem, false);
 }
 
 /* Whole, but for objects that a session has put beside the file system's own: it may. */
@@ -121,6 +146,7 @@ static void check_container(const char *label)
 
 static void host_end(void)
 {
+    session_end(keeper);
     check_container("c");
     CHECK_EQ(host_close(host), 0);
     keep_close(keep);
@@ -555,32 +581,13 @@ static void odd_messages(struct actor *a)
         close(fd);
 }
 
-static void open_file_system(struct actor *a)
-{
-    struct request req = {.e = {.op = PROTO_FS_OPEN,
-                                .handle = 0,
-                                .arg = PROTO_NO_HANDLE,
-                                .push_len = 1,
-                                .reply_cap = REPLY_BYTES},
-                          .push = "c",
-                          .reply = a->reply};
-    struct proto_cqe cqe;
-
-    CHECK_EQ(dispatch(a->s, &req, true, &cqe), 0);
-    CHECK(cqe.result == 0 || cqe.result == -EEXIST);
-    req.e.op = PROTO_FS_MOUNT;
-    req.e.arg = 0;
-    req.e.push_len = 0;
-    if (casts[a->index].role == PROTO_ROLE_MOUNT && byte(&a->in) % 2)
-        CHECK_EQ(dispatch(a->s, &req, true, &cqe), 0);
-}
-
 static void *act(void *arg)
 {
     struct actor *a = arg;
 
     if (byte(&a->in) % 8)
-        open_file_system(a);
+        open_file_system(a->s, a->reply,
+                         casts[a->index].role == PROTO_ROLE_MOUNT && byte(&a->in) % 2);
     while (a->in.left) {
         execute(a);
         odd_messages(a);
@@ -621,7 +628,7 @@ static void check_nothing_left(void)
     CHECK_EQ(dispatch(s, &req, true, &cqe), 0);
     CHECK_EQ(cqe.result, 0);
     memcpy(&info, reply_mem, sizeof(info));
-    CHECK_EQ(info.sessions, 1);
+    CHECK_EQ(info.sessions, 2);
     CHECK_EQ(info.mounts, 0);
     CHECK_EQ(info.loans, 0);
     CHECK_EQ(info.loan_bytes, 0);
