@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/window.h"
@@ -56,7 +57,7 @@ struct buf_arena {
     pthread_mutex_t lock; /* all that follows, and the extents */
     pthread_cond_t changed;
     struct domain *domains;
-    uint64_t stamps; /* given so far */
+    uint64_t stamps; /* the last one given */
     unsigned n_fds;  /* of extents; changed by the thread that holds `changing` */
     bool changing;
     unsigned n_empty;
@@ -155,6 +156,7 @@ int buf_arena_open(uint64_t bound_bytes, enum buf_kind best, struct buf_arena **
     if (!a)
         return -ENOMEM;
     a->best = best;
+    a->stamps = base_mono_ns(); /* those of a process before this one do not come again */
     a->info.bound_bytes = bound_bytes;
     a->n_extents = (unsigned)(bound_bytes / EXTENT);
     a->n_words = (a->n_extents + 63) / 64;

@@ -48,6 +48,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/window.h"
 #include "cache/cache_int.h"
 
@@ -400,6 +401,8 @@ int windows_open(struct cache *cache, uint32_t length)
     if (length < 2)
         length = TABLE_LENGTH;
     cache->windows = w;
+    /* A process that follows this one goes on above all that this one ever gave. */
+    w->gen = base_mono_ns() & ~1ull;
     w->n_lines = w->n_records = length;
     w->lines_fd = w->records_fd = -1;
     w->lines = calloc(length, sizeof(*w->lines));
