@@ -196,7 +196,10 @@ def running(pool: str | os.PathLike[str]) -> ServiceRecord | None:
 def default_idle_s() -> float:
     """Raises ValueError where the environment says nonsense."""
     given = os.environ.get("DFUSEPY_SERVICE_IDLE_S", "")
-    value = float(given or IDLE_S)
+    try:
+        value = float(given or IDLE_S)
+    except ValueError:
+        value = -1.0
     if not 0 <= value <= 4_000_000:
         raise ValueError(f"DFUSEPY_SERVICE_IDLE_S={given} is not a number of seconds to 4e6")
     return value

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -31,7 +30,7 @@ def served(pool: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A pool whose services end with the test."""
     monkeypatch.setenv("DFUSEPY_SERVICE_IDLE_S", "30")
     yield pool
-    if service.running(pool):
+    if pool.exists():
         service.stop(pool)
 
 
@@ -164,6 +163,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as given:
     os.chmod(path, 0o666)
     print("listens", flush=True)
     os.dup2(given.fileno(), 3)
+    os.set_inheritable(3, True)
     os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
     words = ["-m", "dfusepy.service_main", pool, "--idle", "0.5"]
     os.execv(sys.executable, [sys.executable, *words])
@@ -185,16 +185,11 @@ def test_socket_activation(served: Path) -> None:
 
 
 def test_a_wrong_socket_is_refused(served: Path) -> None:
-    with socket.socket(socket.AF_INET) as given:
-        code = ACTIVATE.replace("AF_UNIX, socket.SOCK_SEQPACKET", "AF_INET").replace(
-            "given.bind(path)", ""
-        )
-        code = code.replace("os.chmod(path, 0o666)", "")
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(given.fileno()), str(served)],
-            capture_output=True,
-            text=True,
-        )
+    code = ACTIVATE.replace("AF_UNIX, socket.SOCK_SEQPACKET", "AF_INET")
+    code = code.replace("given.bind(path)", "").replace("os.chmod(path, 0o666)", "")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "-", str(served)], capture_output=True, text=True
+    )
     assert done.returncode == 2
     assert "SOCK_SEQPACKET" in done.stderr
 
@@ -207,7 +202,7 @@ def test_another_user_does_not_start_it(served: Path) -> None:
             folder.chmod(folder.stat().st_mode | 0o055)
     code = """
 import os, sys
-from dfusepy import service
+from dfusepy import engine, service
 os.setgid(65534); os.setuid(65534)
 try:
     service.ensure(sys.argv[1])
