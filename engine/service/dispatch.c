@@ -196,7 +196,8 @@ static int find_handle(struct call *c, const struct op *op)
     }
     c->hc = c->h->hc;
     c->cont = c->hc->cont;
-    c->fs = c->hc->fs;
+    if (kind == HANDLE_FS)
+        c->fs = c->hc->fs; /* whose use keeps it: with another's it comes and goes */
     c->change.self = c->h->face;
     if (c->h->face && face_lost(c->h->face) && c->e->op != PROTO_INVAL_NEXT)
         return base_refuse(-EIO, "this mount did not say in time what its kernel has forgotten");
