@@ -160,12 +160,12 @@ static int check_entry(struct check *k, const struct obj_key *key, uint64_t cook
     check_chain(k, key, cookie, rec.flags & NSREC_ENTRY_MORE);
     if (rec.type == 0)
         return 0;
-    if (!check_get(k, rec.ino))
+    if (!check_get(k, rec.ino) || !check_get(k, k->dir))
         return -ENOMEM;
-    dir = check_get(k, k->dir);
-    if (!dir)
+    dir = check_get(k, k->dir); /* the table may grow once more, but not twice without a new one */
+    ci = check_get(k, rec.ino);
+    if (!dir || !ci)
         return -ENOMEM;
-    ci = check_get(k, rec.ino); /* the table may have grown */
     if (ci->type && (ci->type != rec.type || ci->said != rec.birth))
         check_fault(k, "inode %llu: its entries differ", (unsigned long long)rec.ino);
     if (ci->type && rec.type == S_IFDIR >> 12)
