@@ -715,6 +715,18 @@ bool keep_empty(const struct keep *keep)
     return true;
 }
 
+void keep_usage(const struct keep *keep, uint64_t *used, uint64_t *bytes)
+{
+    *used = *bytes = 0;
+    for (unsigned i = 0; i < KEEP_LOGS; i++) {
+        const struct ring_shared *s = keep->ring[i].s;
+        uint64_t tail = atomic_load_explicit(&s->tail, memory_order_acquire);
+
+        *used += atomic_load_explicit(&s->head, memory_order_acquire) - tail;
+        *bytes += keep->ring[i].bytes;
+    }
+}
+
 void keep_note(struct keep *keep, unsigned i, uint64_t value)
 {
     DFE_ASSERT(i < KEEP_NOTES);

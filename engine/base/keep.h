@@ -37,6 +37,8 @@ int keep_format(void *mem, size_t bytes, size_t tx_bytes, size_t data_bytes);
 int keep_open(void *mem, size_t bytes, struct keep **out);
 void keep_close(struct keep *keep);
 bool keep_empty(const struct keep *keep); /* nothing to replay */
+/* Of the logs, about: others write to them. */
+void keep_usage(const struct keep *keep, uint64_t *used, uint64_t *bytes);
 
 /* -- tags, per thread */
 void keep_begin(struct keep *keep, uint64_t session, uint64_t seq);

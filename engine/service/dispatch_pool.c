@@ -81,6 +81,8 @@ int64_t op_service_query(struct call *c)
     info.mounts = atomic_load(&host->mounts);
     info.loans = atomic_load(&host->loans);
     info.loan_bytes = atomic_load(&host->loan_bytes);
+    if (host->keep)
+        keep_usage(host->keep, &info.keep_used_bytes, &info.keep_bytes);
     info.leases = atomic_load(&host->leases);
     if (fn)
         fn(&info, arg);
