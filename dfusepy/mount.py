@@ -77,6 +77,8 @@ class Engine:
         options = self._options
         arena, dirty = options.arena_bytes, options.dirty_bytes
         if options.in_process:
+            with contextlib.suppress(OSError):  # then opening it says why
+                service.stop_idle(options.pool)
             return engine.Pool.open(
                 options.pool, arena=arena, dirty=dirty, read_only=options.read_only
             )

@@ -154,6 +154,12 @@ class Mount:
         session loses nothing."""
         self.signal(signal.SIGKILL)
 
+    def crash(self) -> None:
+        """Mount and engine die at once; what was only in memory is lost."""
+        if self.query()["service"]:
+            self.kill_service()
+        self.kill()
+
     @property
     def worker_pid(self) -> int:
         """The process with the engine: the mount's own, or the worker of its service."""

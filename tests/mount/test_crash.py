@@ -47,7 +47,7 @@ def killed_after(mnt: Mount, delay_s: float):
 
     def kill() -> None:
         moment.append(time.monotonic())
-        mnt.kill()
+        mnt.crash()
 
     timer = threading.Timer(delay_s, kill)
     timer.start()
