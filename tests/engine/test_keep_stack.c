@@ -8,17 +8,11 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "base/clock.h"
-#include "base/keep.h"
-#include "base/log.h"
-#include "ns/ns.h"
-#include "test.h"
+#include "keep_rig.h"
 
-#define LOG_BYTES (16u << 20)
 #define THREADS 4u
 #define NAMES 6u
 #define FILE_BYTES (96u << 10)
@@ -26,8 +20,6 @@
 #define FULL_SECONDS 4u
 #define LEFT_BYTES (6u << 20) /* of a full pool */
 #define SEGMENT (64u << 10)
-
-static const struct dfe_cred cred = {.uid = 7, .gid = 8};
 
 /* A file as it should be. Times and version are those told last, 0: not told. */
 struct image {
@@ -61,27 +53,6 @@ struct world {
 };
 
 static struct world *world;
-static void *mem;
-static size_t mem_bytes;
-static uint64_t seed;
-static uint32_t grace_ms = 60000;
-static char pool_path[600];
-
-static struct keep *keep;
-static struct buf_arena *arena;
-static struct obj_pool *pool;
-static struct cache *cache;
-static struct obj_cont *cont;
-static struct ns *ns;
-
-static void *shared(size_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-    CHECK(p != MAP_FAILED);
-    return p;
-}
-
 static struct image *image(struct name *n, uint32_t further)
 {
     return &n->image[(n->which + further) % 3];
@@ -94,24 +65,9 @@ static void flip(struct name *n)
 
 /* -- the stack ------------------------------------------------------------------------------- */
 
-static void open_all(struct keep *with, uint64_t *rng)
+static void open_all(struct keep *with)
 {
-    struct obj_pool_open_opts p = {.size = sizeof(p), .path = pool_path, .keep = with};
-    struct cache_opts c = {.size = sizeof(c), .keep = with, .dirty_bound_bytes = 4u << 20};
-    struct ns_opts n = {.size = sizeof(n), .keep = with, .orphan_grace_ms = with ? grace_ms : 0};
-    uint32_t interval = test_rand(rng) % 2 ? 1000 : (uint32_t)(1 + test_rand(rng) % 50);
-
-    p.commit_interval_ms = c.commit_interval_ms = interval;
-    if (test_rand(rng) % 2)
-        p.overlay_bytes = 256u << 10; /* checkpoints all the time */
-    if (test_rand(rng) % 4 == 0)
-        c.dirty_bound_bytes = 16u << 20;
-    CHECK_EQ(buf_arena_open(48u << 20, BUF_PAGES, &arena), 0);
-    p.arena = arena;
-    CHECK_EQ(obj_pool_open(&p, &pool), 0);
-    CHECK_EQ(cache_open(pool, arena, &c, &cache), 0);
-    CHECK_EQ(obj_cont_open(pool, "c", NULL, &cont), 0);
-    CHECK_EQ(ns_open(cache, cont, &n, &ns), 0);
+    rig_open(with);
     for (unsigned t = 0; t < THREADS; t++) { /* by number, where an earlier process had it */
         struct dfe_attr a;
         char name[8];
@@ -120,16 +76,6 @@ static void open_all(struct keep *with, uint64_t *rng)
         if (world->actor[t].dir && ns_ref(ns, world->actor[t].dir) < 0)
             CHECK_EQ(ns_lookup(ns, NS_ROOT_INO, name, strlen(name), DFE_REF, &a), 0);
     }
-}
-
-static void close_all(void)
-{
-    CHECK_EQ(ns_close(ns), 0);
-    CHECK_EQ(cache_forget(cache, cont), 0);
-    obj_cont_close(cont);
-    CHECK_EQ(cache_close(cache), 0);
-    CHECK_EQ(obj_pool_close(pool), 0);
-    buf_arena_close(arena);
 }
 
 /* All space but a little is taken by a file that stays. */
@@ -153,20 +99,11 @@ static void make_full(void)
 
 static void make(uint64_t bytes, bool fill)
 {
-    struct obj_pool_create_opts o = {
-        .size = sizeof(o), .path = pool_path, .label = "t", .size_bytes = bytes};
-    struct obj_pool_open_opts p = {.size = sizeof(p), .path = pool_path};
     struct dfe_attr a;
     char name[8];
 
-    CHECK_EQ(obj_pool_create(&o), 0);
-    CHECK_EQ(obj_pool_open(&p, &pool), 0);
-    CHECK_EQ(obj_cont_create(pool, "c"), 0);
-    CHECK_EQ(obj_cont_open(pool, "c", NULL, &cont), 0);
-    CHECK_EQ(ns_format(cont, &cred, 0755), 0);
-    obj_cont_close(cont);
-    CHECK_EQ(obj_pool_close(pool), 0);
-    open_all(NULL, &seed);
+    rig_make(bytes);
+    open_all(NULL);
     for (unsigned t = 0; t < THREADS; t++) {
         snprintf(name, sizeof(name), "d%u", t);
         CHECK_EQ(ns_mkdir(ns, NS_ROOT_INO, name, strlen(name), 0755, &cred, 0, &a), 0);
@@ -174,7 +111,7 @@ static void make(uint64_t bytes, bool fill)
     }
     if (fill)
         make_full();
-    close_all();
+    rig_close();
 }
 
 /* -- changes --------------------------------------------------------------------------------- */
@@ -588,9 +525,10 @@ static void child(uint64_t rng)
     struct act x[THREADS];
     pthread_t t;
 
-    CHECK_EQ(keep_open(mem, mem_bytes, &keep), 0);
+    CHECK_EQ(keep_open(keep_mem, keep_mem_bytes, &keep), 0);
     world->replayed += !keep_empty(keep);
-    open_all(keep, &rng);
+    seed = rng;
+    open_all(keep);
     check_all(test_rand(&rng) % 8 == 0);
     for (unsigned i = 0; i < THREADS; i++) {
         x[i] = (struct act){.a = &world->actor[i], .rng = test_rand(&rng) | 1};
@@ -629,19 +567,19 @@ static void run_round(void)
 /* Closed in order, nothing is kept, and the pool alone has it all. */
 static void last(void)
 {
-    CHECK_EQ(keep_open(mem, mem_bytes, &keep), 0);
-    open_all(keep, &seed);
+    CHECK_EQ(keep_open(keep_mem, keep_mem_bytes, &keep), 0);
+    open_all(keep);
     check_all(true);
     for (struct actor *a = world->actor; a < world->actor + THREADS; a++)
         for (unsigned i = 0; i < NAMES; i++) {
             struct image *m = image(&a->name[i], 0);
             m->exists = m->exists && m->linked;
         }
-    close_all();
+    rig_close();
     CHECK(keep_empty(keep));
     keep_close(keep);
     keep = NULL;
-    open_all(NULL, &seed);
+    open_all(NULL);
     for (struct actor *a = world->actor; a < world->actor + THREADS; a++)
         for (unsigned i = 0; i < NAMES; i++) {
             struct name *n = &a->name[i];
@@ -649,7 +587,7 @@ static void last(void)
             CHECK(matches(a, n, image(n, 0), true));
         }
     CHECK_EQ(ns_check(ns, true, fault, NULL, NULL), 0);
-    close_all();
+    rig_close();
 }
 
 static void kill_for(unsigned seconds)
@@ -668,36 +606,6 @@ static void kill_for(unsigned seconds)
     CHECK(world->replayed > 0);
 }
 
-/* In a process of its own: this one has no threads, so that it may fork. */
-static void in_child(void (*fn)(void))
-{
-    int status;
-    pid_t pid = fork();
-
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        fn();
-        _exit(0);
-    }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    CHECK_EQ(status, 0);
-}
-
-/* The same, but the process is killed at the end. */
-static void in_killed(void (*fn)(void))
-{
-    int status;
-    pid_t pid = fork();
-
-    CHECK(pid >= 0);
-    if (pid == 0) {
-        fn();
-        kill(getpid(), SIGKILL);
-    }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-}
-
 static void make_roomy(void)
 {
     make(256u << 20, false);
@@ -708,200 +616,24 @@ static void make_narrow(void)
     make(48u << 20, true);
 }
 
-static void start(const char *name, void (*fn)(void))
-{
-    snprintf(pool_path, sizeof(pool_path), "%s/%s", test_dir(), name);
-    memset(world, 0, sizeof(*world));
-    if (mem)
-        munmap(mem, mem_bytes);
-    mem = shared(mem_bytes);
-    CHECK_EQ(keep_format(mem, mem_bytes, LOG_BYTES, LOG_BYTES), 0);
-    in_child(fn);
-}
-
 static void kills(void)
 {
-    start("roomy", make_roomy);
+    memset(world, 0, sizeof(*world));
+    rig_start("roomy", make_roomy);
     kill_for(SECONDS);
 }
 
 static void kills_full(void)
 {
-    start("narrow", make_narrow);
+    memset(world, 0, sizeof(*world));
+    rig_start("narrow", make_narrow);
     kill_for(FULL_SECONDS);
-}
-
-/* -- one thing each -------------------------------------------------------------------------- */
-
-static uint64_t held[2];   /* inodes without a name, known to later processes */
-static uint8_t big[SEGMENT];
-
-static void open_kept(void)
-{
-    CHECK_EQ(keep_open(mem, mem_bytes, &keep), 0);
-    open_all(keep, &seed);
-}
-
-static void orphans_make(void)
-{
-    struct dfe_attr a;
-
-    open_kept();
-    for (unsigned i = 0; i < 2; i++) {
-        CHECK_EQ(ns_mknod(ns, NS_ROOT_INO, "o", 1, S_IFREG | 0600, 0, &cred, DFE_REF, &a), 0);
-        CHECK_EQ(ns_unlink(ns, NS_ROOT_INO, "o", 1, 0), 0);
-        CHECK_EQ(ns_write(ns, a.ino, 0, "held", 4, 0, NULL), 4);
-        world->actor[i].dir = a.ino;
-    }
-    world->actor[2].dir = world->actor[3].dir = 0;
-}
-
-static bool orphans_become(uint64_t n)
-{
-    struct ns_info info;
-
-    for (unsigned i = 0; i < 500; i++) {
-        ns_query(ns, &info);
-        if (info.orphans == n)
-            return true;
-        usleep(10000);
-    }
-    return false;
-}
-
-static void orphans_wait(void)
-{
-    char got[8];
-
-    grace_ms = 500;
-    held[0] = world->actor[0].dir;
-    held[1] = world->actor[1].dir;
-    memset(world, 0, sizeof(*world)); /* nobody asks for them in open_all */
-    open_kept();
-    CHECK_EQ(ns_ref(ns, held[0]), 0);
-    CHECK_EQ(ns_read(ns, held[1], 0, got, sizeof(got), 0), 4);
-    CHECK(orphans_become(1)); /* the other one's holder did not come */
-    CHECK_EQ(ns_ref(ns, held[1]), -ESTALE);
-    CHECK_EQ(ns_read(ns, held[0], 0, got, sizeof(got), 0), 4);
-    CHECK_EQ(memcmp(got, "held", 4), 0);
-    ns_unref(ns, held[0], 1);
-    CHECK(orphans_become(0));
-    close_all();
-}
-
-static void orphans(void)
-{
-    start("orphans", make_roomy);
-    in_killed(orphans_make);
-    in_child(orphans_wait);
-}
-
-/* Another program writes to the pool before the next worker comes. */
-static void change(void)
-{
-    struct dfe_attr a;
-
-    open_kept();
-    CHECK_EQ(ns_mknod(ns, NS_ROOT_INO, "mine", 4, S_IFREG | 0600, 0, &cred, 0, &a), 0);
-}
-
-static void change_again(void)
-{
-    struct dfe_attr a;
-
-    open_kept();
-    CHECK_EQ(ns_mknod(ns, NS_ROOT_INO, "again", 5, S_IFREG | 0600, 0, &cred, 0, &a), 0);
-}
-
-static void intrude(void)
-{
-    struct dfe_attr a;
-
-    open_all(NULL, &seed);
-    CHECK_EQ(ns_mknod(ns, NS_ROOT_INO, "other", 5, S_IFREG | 0600, 0, &cred, 0, &a), 0);
-    close_all();
-}
-
-static void quiet(int level, const char *line, void *arg)
-{
-    (void)level, (void)line, (void)arg;
-}
-
-static void refuse(void)
-{
-    struct obj_pool_open_opts p = {.size = sizeof(p), .path = pool_path};
-
-    base_log_set(quiet, NULL);
-    CHECK_EQ(keep_open(mem, mem_bytes, &p.keep), 0);
-    CHECK_EQ(obj_pool_open(&p, &pool), -ESTALE);
-}
-
-static void found(void)
-{
-    struct dfe_attr a;
-
-    open_kept();
-    CHECK_EQ(ns_lookup(ns, NS_ROOT_INO, "mine", 4, 0, &a), 0);
-    close_all();
-}
-
-static void intruder(void)
-{
-    start("intruder", make_roomy);
-    in_killed(change);
-    in_child(found);
-    in_killed(change_again);
-    in_child(intrude);
-    in_child(refuse);
-}
-
-/* More is written than the log holds, over and over the same bytes. */
-static void overwrite(void)
-{
-    struct dfe_attr a;
-
-    open_kept();
-    CHECK_EQ(ns_mknod(ns, NS_ROOT_INO, "big", 3, S_IFREG | 0600, 0, &cred, DFE_REF, &a), 0);
-    for (unsigned i = 1; i <= 1000; i++) {
-        ssize_t n;
-
-        memset(big, (int)i, sizeof(big));
-        n = ns_write(ns, a.ino, i % 4 * 100, big, sizeof(big), DFE_NOWAIT, NULL);
-        if (n == -EINPROGRESS)
-            n = ns_write(ns, a.ino, i % 4 * 100, big, sizeof(big), 0, NULL);
-        CHECK_EQ(n, sizeof(big));
-    }
-}
-
-static void overwritten(void)
-{
-    struct dfe_attr a;
-
-    open_kept();
-    CHECK_EQ(ns_lookup(ns, NS_ROOT_INO, "big", 3, 0, &a), 0);
-    CHECK_EQ(a.size, sizeof(big) + 300);
-    CHECK_EQ(a.version, 1000);
-    CHECK_EQ(ns_read(ns, a.ino, 0, big, sizeof(big), 0), sizeof(big));
-    for (size_t i = 0; i < sizeof(big); i++)
-        CHECK_EQ(big[i], 1000 & 255);
-    close_all();
-}
-
-static void full_log(void)
-{
-    start("log", make_roomy);
-    in_killed(overwrite);
-    in_child(overwritten);
 }
 
 int main(void)
 {
     seed = test_seed();
-    mem_bytes = keep_bytes(LOG_BYTES, LOG_BYTES);
-    world = shared(sizeof(*world));
-    RUN(orphans);
-    RUN(intruder);
-    RUN(full_log);
+    world = rig_shared(sizeof(*world));
     RUN(kills);
     RUN(kills_full);
     return 0;
