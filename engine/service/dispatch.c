@@ -247,6 +247,15 @@ static int64_t answer_again(struct call *c, const struct op *op)
     return change_end(c, op->again(c));
 }
 
+/* dispatch_posted asks the kept memory only about those that may be in it: most requests read. */
+static void tag(struct session *s, uint64_t seq)
+{
+    uint64_t old = atomic_exchange(&s->tags[seq % SESSION_TAGS], seq);
+
+    if (old && old != seq)
+        atomic_store(&s->all_tagged, true);
+}
+
 /* The operation itself, and once: what was done by an earlier worker is answered. */
 static int64_t run_op(struct call *c, const struct op *op)
 {
@@ -254,6 +263,7 @@ static int64_t run_op(struct call *c, const struct op *op)
 
     if (!(op->how & OP_CHANGES) || !keep)
         return op->fn(c);
+    tag(c->s, c->e->seq);
     if (c->e->ctl & PROTO_CTL_RETRY && keep_done(keep, c->s->id, c->e->seq, &c->out->value))
         return answer_again(c, op);
     keep_begin(keep, c->s->id, c->e->seq);
@@ -327,5 +337,11 @@ int dispatch(struct session *s, struct request *req, bool may_wait, struct proto
 
 void dispatch_posted(struct session *s, uint64_t seq)
 {
-    keep_answered(s->host->keep, s->id, seq);
+    uint64_t tagged = seq;
+
+    if (!s->host->keep)
+        return;
+    if (atomic_compare_exchange_strong(&s->tags[seq % SESSION_TAGS], &tagged, 0) ||
+        atomic_load(&s->all_tagged))
+        keep_answered(s->host->keep, s->id, seq);
 }

@@ -15,6 +15,9 @@
 #include "service/loans.h"
 #include "service/rights.h"
 
+/* Requests whose tags are kept until they are answered: places for their numbers. */
+#define SESSION_TAGS 256u
+
 enum handle_kind { HANDLE_NONE, HANDLE_CONT, HANDLE_FS };
 
 struct handle {
@@ -42,6 +45,9 @@ struct session {
     struct handle *handles[PROTO_HANDLES];
     struct rights rights;
     struct loans loans;
+    /* Where two numbers meet in a place, the session takes any request for one with a tag. */
+    _Atomic uint64_t tags[SESSION_TAGS];
+    atomic_bool all_tagged;
 };
 
 /* A request begins and ends; -ESHUTDOWN: the session is ending. */
