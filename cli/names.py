@@ -95,7 +95,7 @@ def open_pool(name: str, doing: str, read_only: bool = False) -> Iterator[Any]:
     from dfusepy import engine  # only for a pool that is there: it costs start-up time
 
     def opened() -> Any:
-        if service.sessions_wanted():
+        if service.sessions_wanted() or service.listening(found.path):
             return service.open_session(found.path)
         return engine.Pool.open(found.path, arena=ARENA_BYTES, read_only=read_only)
 

@@ -181,6 +181,14 @@ def find(pool: str | os.PathLike[str]) -> Path | None:
     return None
 
 
+def listening(pool: str | os.PathLike[str]) -> bool:
+    """Whether the pool is served now; False too where it is none."""
+    try:
+        return find(pool) is not None
+    except OSError:
+        return False
+
+
 def running(pool: str | os.PathLike[str]) -> ServiceRecord | None:
     """The record of the pool's service, while it lives, also where it is just ending."""
     for path in _candidates(Path(pool)):
