@@ -195,6 +195,9 @@ static void map_seen(void *at, int prot, int flags, int fd)
 
 IL_EXPORT void *mmap(void *at, size_t len, int prot, int flags, int fd, off_t off)
 {
+    if (fd >= 0 && !(flags & MAP_ANONYMOUS)) {
+        il_refresh(fd); /* a page beyond the size that the kernel knows is a SIGBUS */
+    }
     void *ret = (void *)il_sys6(SYS_mmap, (long)at, (long)len, prot, flags, fd, off);
 
     if ((unsigned long)ret > -4096ul) {
@@ -208,4 +211,31 @@ IL_EXPORT void *mmap(void *at, size_t len, int prot, int flags, int fd, off_t of
 IL_EXPORT void *mmap64(void *at, size_t len, int prot, int flags, int fd, off64_t off)
 {
     return mmap(at, len, prot, flags, fd, off);
+}
+
+/* -- moved by the kernel ----------------------------------------------------------------------- */
+IL_EXPORT ssize_t copy_file_range(int in, off64_t *in_off, int out, off64_t *out_off, size_t n,
+                                  unsigned flags)
+{
+    il_refresh(in);
+    il_refresh(out);
+    return IL_REAL(copy_file_range)(in, in_off, out, out_off, n, flags);
+}
+
+IL_EXPORT ssize_t sendfile(int out, int in, off_t *off, size_t n)
+{
+    il_refresh(in);
+    return IL_REAL(sendfile)(out, in, off, n);
+}
+
+IL_EXPORT ssize_t sendfile64(int out, int in, off64_t *off, size_t n)
+{
+    return sendfile(out, in, off, n);
+}
+
+IL_EXPORT ssize_t splice(int in, off64_t *in_off, int out, off64_t *out_off, size_t n,
+                         unsigned flags)
+{
+    il_refresh(in);
+    return IL_REAL(splice)(in, in_off, out, out_off, n, flags);
 }

@@ -17,6 +17,7 @@
 
 #include <pthread.h>
 #include <sys/single_threaded.h>
+#include <sys/stat.h>
 
 #define USER_END 0x7fffffff0000ull
 #define FSIZE_EVERY 256u /* writes between looks at RLIMIT_FSIZE, which others may set */
@@ -437,6 +438,16 @@ bool il_seek(int fd, off64_t off, int whence, off64_t *ret)
         *ret = -1;
     }
     return true;
+}
+
+void il_refresh(int fd)
+{
+    struct il_file file;
+    struct stat st;
+
+    if (!il_fd_is_other(fd) && il_fd_file(fd, &file) >= 0) {
+        il_sys(SYS_fstat, fd, &st, 0, 0);
+    }
 }
 
 void il_left(enum il_call call, int fd, enum il_reason reason)

@@ -158,14 +158,12 @@ bool il_quiet(int wait_ms)
 /* Rights of this process change: what it was shown before is to be shown no longer. */
 void il_disable(void)
 {
-    if (!il || il_vforked) {
+    if (!il_ready()) {
         return;
     }
-    if (!il_ready() || il_self.busy) {
-        return; /* off already, or never on; or inside a handler: see below */
-    }
     atomic_store(&il->run, IL_OFF);
-    if (il_quiet(200)) {
+    /* A handler that interrupted a bypass must let it end: the sessions stay, and are not used. */
+    if (!il_self.busy && il_quiet(200)) {
         il_sessions_close();
     }
 }
