@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.resources
 import string
 import sys
@@ -41,8 +42,6 @@ def service() -> None:
 
 
 def _failed(pool: pools.Pool, doing: str, err: OSError) -> CliError:
-    import errno
-
     if err.errno == errno.EBUSY and not isinstance(err, services.ServiceError):
         return busy(pool, doing)
     return CliError(doing, err.strerror or str(err))

@@ -257,7 +257,7 @@ struct dfe_service_opts {
     const char *path;        /* of the pool */
     const char *socket;      /* to make and listen on; NULL with listen_fd */
     int listen_fd;           /* a listening SOCK_SEQPACKET socket that somebody else made, or -1 */
-    int ready_fd;            /* gets one line when it serves ("ok") or cannot (why); or -1 */
+    int ready_fd;            /* gets one line when it serves ("ok") or not ("ERRNO why"); or -1 */
     uint64_t arena_bytes, dirty_bytes; /* as for dfe_pool_open */
     uint32_t idle_ms; /* ends after this long without a session; 0: 60,000; UINT32_MAX: never */
     uint32_t no_hugepages;

@@ -75,7 +75,7 @@ struct supervisor {
     unsigned restarts, short_lives;
 };
 
-/* -- log ---------------------------------------------------------------------------------------- */
+/* -- log --------------------------------------------------------------------------------------- */
 
 /* One write for each line: threads and both processes share standard error. */
 static void log_line(int level, const char *text, void *arg)
@@ -115,7 +115,7 @@ static void tell(struct supervisor *s, int err, const char *why)
         base_log(BASE_LOG_INFO, "nobody waits to be told that the service is ready");
 }
 
-/* -- what the supervisor holds ------------------------------------------------------------------ */
+/* -- what the supervisor holds ----------------------------------------------------------------- */
 
 static size_t data_log_bytes(const struct dfe_service_opts *o)
 {
@@ -254,7 +254,7 @@ static int catch_signals(struct supervisor *s)
     return s->signal_fd < 0 ? base_refuse(-errno, "no signalfd: %s", strerror(errno)) : 0;
 }
 
-/* -- the worker ---------------------------------------------------------------------------------- */
+/* -- the worker -------------------------------------------------------------------------------- */
 
 /* The child: SIGTERM stays blocked for worker_run to take; the terminal's signals are the
  * supervisor's to hear. Ends with the worker's errno as its status. */
