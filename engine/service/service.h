@@ -17,8 +17,8 @@
 
 struct dfe_service_opts;
 
-/* The worker's whole life: 0 when it ended idle or was told to by SIGTERM, which is blocked when this
- * is called; or a negative errno. ready_fd: "ok", or why not. */
+/* The worker's whole life: 0 when it ended idle or was told to by SIGTERM, which is blocked when
+ * this is called; or a negative errno. ready_fd: "ok", or why not. */
 int worker_run(const struct dfe_service_opts *opts, int listen_fd, struct keep *keep,
                unsigned restarts);
 
