@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#define SPIN_TURNS 2000u  /* at most: about 100 us */
+#define SPIN_TURNS 2000u  /* at most: 20 to 100 us, by processor */
 #define SPIN_GIVE_UP 250u /* a budget below this is none */
 #define SPIN_SKIP 16u     /* sleeps without spinning before the first trial, */
 #define SPIN_SKIP_MOST 1024u

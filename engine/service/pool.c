@@ -122,16 +122,24 @@ int pool_open(struct pool *pool)
     return 0;
 }
 
-void pool_close(struct pool *pool)
+bool pool_close(struct pool *pool, unsigned wait_ms)
 {
+    struct timespec until;
+    int rc = 0;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += wait_ms / 1000;
     pthread_mutex_lock(&pool->lock);
     pool->stop = true;
     pthread_cond_broadcast(&pool->more);
-    while (pool->threads > 0)
-        pthread_cond_wait(&pool->more, &pool->lock);
+    while (pool->threads > 0 && rc == 0)
+        rc = pthread_cond_timedwait(&pool->more, &pool->lock, &until);
     pthread_mutex_unlock(&pool->lock);
+    if (rc)
+        return false;
     pthread_cond_destroy(&pool->more);
     pthread_mutex_destroy(&pool->lock);
+    return true;
 }
 
 void pool_lane_init(struct pool *pool, struct pool_lane *lane, enum pool_kind kind, unsigned limit)

@@ -44,7 +44,9 @@ struct pool {
 };
 
 int pool_open(struct pool *pool);
-void pool_close(struct pool *pool); /* nothing is queued; waits for what runs */
+/* Nothing is queued; waits for what runs, but no longer than wait_ms: then false, and the pool must
+ * stay where it is for as long as the process lives. */
+bool pool_close(struct pool *pool, unsigned wait_ms);
 void pool_lane_init(struct pool *pool, struct pool_lane *lane, enum pool_kind kind,
                     unsigned limit);
 void pool_submit(struct pool *pool, struct pool_lane *lane, struct pool_job *job);

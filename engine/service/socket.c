@@ -509,6 +509,8 @@ static void run_end(struct pool_job *job)
     p->bell_fd = p->fd = -1;
     pthread_mutex_lock(&w->lock);
     list_add_tail(&w->ended, &p->link);
+    atomic_fetch_sub(&w->n_sessions, 1);
+    atomic_fetch_sub(&w->n_channels, p->n_chans);
     pthread_mutex_unlock(&w->lock);
     worker_wake(w);
 }
@@ -564,8 +566,6 @@ bool peer_free(struct peer *p)
         p->user->sessions--;
         p->user->channels -= p->n_chans;
         p->user->bytes -= p->bytes;
-        atomic_fetch_sub(&w->n_channels, p->n_chans);
-        atomic_fetch_sub(&w->n_sessions, 1);
     }
     user_put(w, p->user);
     free((void *)p->who.groups);

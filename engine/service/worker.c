@@ -150,6 +150,7 @@ static int sweep(struct worker *w)
 static void stop(struct worker *w)
 {
     w->stopping = true;
+    w->stop_ns = base_mono_ns();
     epoll_ctl(w->epoll_fd, EPOLL_CTL_DEL, w->listen_fd, NULL);
     list_for_each_safe(l, tmp, &w->peers)
         peer_end(container_of(l, struct peer, link), NULL);
@@ -184,6 +185,14 @@ static void on_event(struct worker *w, const struct watch *what)
     }
 }
 
+/* Every session has ended; false while a client may still be freed. Those whose descriptors hang in
+ * somebody's file system are not waited for. */
+static bool stopped(struct worker *w)
+{
+    return w->stopping && atomic_load(&w->n_sessions) == 0 &&
+           (list_empty(&w->ended) || base_mono_ns() - w->stop_ns > WORKER_STOP_MS * 1000000ull);
+}
+
 /* Milliseconds that may pass in idleness, -1: any number, 0: it is time to go. */
 static int idle_left(struct worker *w, uint32_t idle_ms)
 {
@@ -206,7 +215,7 @@ static void serve(struct worker *w, uint32_t idle_ms)
     w->idle_since_ns = base_mono_ns();
     for (;;) {
         int ms = sweep(w), left = idle_left(w, idle_ms), n;
-        if (w->stopping && atomic_load(&w->n_sessions) == 0 && list_empty(&w->ended))
+        if (stopped(w))
             return;
         if (left == 0 && !w->stopping) {
             socket_accept(w); /* whoever came at the last moment */
@@ -268,7 +277,7 @@ int worker_run(const struct dfe_service_opts *opts, int listen_fd, struct keep *
 {
     static struct worker worker; /* one a process */
     struct worker *w = &worker;
-    bool told = false;
+    bool told = false, hangs = false;
     int rc;
 
     memset(w, 0, sizeof(*w));
@@ -304,7 +313,7 @@ int worker_run(const struct dfe_service_opts *opts, int listen_fd, struct keep *
     serve(w, opts->idle_ms ? opts->idle_ms : IDLE_MS);
     ring_close(&w->ring);
 out_pool:
-    pool_close(&w->pool);
+    hangs = !pool_close(&w->pool, WORKER_STOP_MS);
 out_host:
     if (rc < 0)
         host_close(w->host);
@@ -313,8 +322,10 @@ out_host:
 out_fds:
     if (!told)
         tell(opts, rc);
-    user_forget_all(w);
-    close_fds(w);
-    pthread_mutex_destroy(&w->lock);
+    if (!hangs) { /* else the end of the process, which is near, frees all */
+        user_forget_all(w);
+        close_fds(w);
+        pthread_mutex_destroy(&w->lock);
+    }
     return rc;
 }

@@ -43,6 +43,7 @@
 #define WORKER_STRANGER_BYTES (4ull << 30)
 #define WORKER_ENDED 1024u           /* ids of ended sessions that are remembered */
 #define WORKER_ODD_FDS 16u           /* a session's descriptors that wait to be closed */
+#define WORKER_STOP_MS 3000u         /* for those that hang in it, when the worker ends */
 
 struct worker;
 
@@ -146,7 +147,7 @@ struct worker {
     uint64_t past[WORKER_ENDED]; /* sessions that this worker has ended */
     unsigned n_past;
     bool stopping, deaf;      /* deaf: no descriptors left, does not accept for a moment */
-    uint64_t deaf_until_ns, idle_since_ns;
+    uint64_t deaf_until_ns, idle_since_ns, stop_ns;
     uint64_t started_ns;
     unsigned restarts;
     atomic_ulong n_sessions, n_channels, n_requests, n_sleeps, n_bad;

@@ -596,6 +596,7 @@ static void test_kills(unsigned kills)
 
     rig_info(c, &info);
     sessions = info.sessions;
+    usleep(100000); /* the worker has closed what it sent */
     fds = rig_fds();
     maps = rig_maps();
     for (unsigned i = 0; i < kills; i++) {

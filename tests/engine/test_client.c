@@ -119,7 +119,7 @@ static void wait_channels(struct client *c, uint64_t n)
 {
     struct dfe_service_info info;
 
-    for (unsigned i = 0; i < 1000; i++) {
+    for (unsigned i = 0; i < 10000; i++) { /* 10 s: machines that run tests are busy */
         rig_info(c, &info);
         if (info.channels == n)
             return;
@@ -135,6 +135,7 @@ static void test_threads(void)
     unsigned fds, maps;
 
     CHECK_EQ(rig_nop(c), 0);
+    usleep(100000); /* the worker has closed what it sent */
     fds = rig_fds();
     maps = rig_maps();
     for (unsigned i = 0; i < 3; i++)
