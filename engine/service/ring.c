@@ -3,8 +3,9 @@
  * The ring thread: looks at every channel in turn, spins a little where that pays, then sleeps.
  *
  * A session may have BUDGET entries taken in a round, fewer large ones, whatever the number of its
- * channels; its channels take turns. The thread sleeps in epoll on the sessions' eventfds. They are watched by
- * edge and never read: a client could make a read wait, and the counter cannot overflow by ones.
+ * channels; its channels take turns. The thread sleeps in epoll on the sessions' eventfds. They are
+ * watched by edge and never read: a client could make a read wait, and the counter cannot overflow
+ * by ones.
  */
 #include <errno.h>
 #include <sched.h>

@@ -119,7 +119,8 @@ int main(int argc, char **argv)
         kill(hogs[i], SIGKILL);
         waitpid(hogs[i], NULL, 0);
     }
-    printf("{\"attach_us\": %.0f, \"requests\": %u, \"p50_us\": %.2f, \"p99_us\": %.2f, \"mean_us\": %.2f, "
+    printf("{\"attach_us\": %.0f, \"requests\": %u, \"p50_us\": %.2f, \"p99_us\": %.2f, "
+           "\"mean_us\": %.2f, "
            "\"busy\": {\"processors\": %u, \"p50_us\": %.2f, \"p99_us\": %.2f, "
            "\"mean_us\": %.2f}}\n",
            attach, n, idle.p50_us, idle.p99_us, idle.mean_us, n_hogs, busy.p50_us, busy.p99_us,
