@@ -209,8 +209,8 @@ enum { IL_AT_OFFSET = -1 };
 bool il_read(enum il_call call, int fd, const struct iovec *iov, int n, off64_t off, ssize_t *ret);
 bool il_write(enum il_call call, int fd, const struct iovec *iov, int n, off64_t off,
               ssize_t *ret);
-/* Makes the kernel ask for the size of a mount's file, if it was told that what it knows is old: some
- * calls use what it knows without asking. */
+/* Makes the kernel ask for the size of a mount's file, if it was told that what it knows is old:
+ * some calls use what it knows without asking. */
 void il_refresh(int fd);
 void il_left(enum il_call call, int fd, enum il_reason reason); /* counts, if a mount's file */
 bool il_seek(int fd, off64_t off, int whence, off64_t *ret);

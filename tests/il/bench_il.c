@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_il FILE [SECONDS]: nanoseconds of data calls on FILE, each call's median of several rounds,
- * as one line of JSON. Run on tmpfs, on the mount, and on the mount with the library: a ratio of
+ * bench_il FILE [SECONDS]: nanoseconds of data calls on FILE, each call's median and least of
+ * several rounds, as one line of JSON. Run on tmpfs, on the mount, and on the mount with the library: a ratio of
  * two runs is a figure. DIRECT=1 opens with O_DIRECT.
  */
 #include <fcntl.h>
@@ -57,7 +57,7 @@ static void measure(const char *name, void (*fn)(unsigned i), bool last)
         ns[r] = spent * 1e9 / n;
     }
     qsort(ns, ROUNDS, sizeof(ns[0]), compare);
-    printf("\"%s\": %.0f%s", name, ns[ROUNDS / 2], last ? "}\n" : ", ");
+    printf("\"%s\": [%.0f, %.0f]%s", name, ns[ROUNDS / 2], ns[0], last ? "}\n" : ", ");
 }
 
 static void must(bool done, const char *what)

@@ -277,6 +277,7 @@ static void exec(void)
     char *none[] = {NULL};
 
     for (int i = 0; i < 11; i++) {
+        SAY(i);
         pid_t pid = fork();
         if (pid == 0) {
             clearenv();
@@ -297,7 +298,6 @@ static void exec(void)
             }
             _exit(errno);
         }
-        SAY(i);
         SAY(rows_wait(pid));
     }
     SAY(execve("/absent", argv, envp));
