@@ -367,8 +367,12 @@ static void open_case(void)
     SAY(read(fd, buf, 10));
     close(fd);
     fd = open(".", O_RDWR | O_TMPFILE, 0600);
-    SAY(fd >= 0 || errno == EOPNOTSUPP || errno == EISDIR);
-    close(fd);
+    if (fd >= 0) { /* not every file system has it */
+        if (write(fd, "unnamed", 7) != 7 || pread(fd, buf, 10, 0) != 7) {
+            puts("an unnamed file is wrong");
+        }
+        close(fd);
+    }
     SAY(fd = open("a", O_RDONLY));
     SAY(unlink("a"));
     SAY(read(fd, buf, 10));
