@@ -213,4 +213,5 @@ def make_home(base: Path) -> Iterator[Home]:
 def make_container(home: Home, size: str = POOL_SIZE) -> Mount:
     home.run("pool", "create", "demo", "--size", size)
     home.run("container", "create", "demo/data")
+    home.stop_services()  # nobody has the pool now
     return Mount(home, "demo/data", home.path.parent / "m")
