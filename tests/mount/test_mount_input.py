@@ -125,6 +125,7 @@ def test_a_damaged_pool_is_mounted_read_only_and_says_so(unmounted: Mount) -> No
     unmounted.mount()
     (unmounted.path / "file").write_bytes(b"readable")
     unmounted.umount()
+    unmounted.home.stop_services()
     for copy in (0, 4096):
         flip(unmounted.home.path / "pools" / "demo" / "data", copy + 100)
     done = unmounted.home.run("mount", unmounted.name, unmounted.path)
@@ -331,7 +332,7 @@ def test_the_kernel_refuses(unmounted: Mount) -> None:
 
 
 # The program as an ordinary user: all is imported before, since that user may not be able to read
-# this interpreter's files.
+# this interpreter's files, nor to start it for a service.
 AS_USER = """
 import json, logging.handlers, os, sys
 import click.shell_completion, pyfuse3, trio
@@ -354,7 +355,12 @@ def as_user(script: str, base: Path) -> str:
     bind = f"mknod -m 666 {base}/fuse c 10 229 && mount --bind {base}/fuse /dev/fuse"
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-ec", f"{bind}\n{script}"],
-        env={**os.environ, "DFUSEPY_HOME": f"{base}/data", "D": f"{sys.executable} {base}/user.py"},
+        env={
+            **os.environ,
+            "DFUSEPY_HOME": f"{base}/data",
+            "DFUSEPY_MOUNT_SESSION": "0",
+            "D": f"{sys.executable} {base}/user.py",
+        },
         cwd="/",
         capture_output=True,
         text=True,
