@@ -36,7 +36,7 @@ static void bell_put(struct bell *bell)
 {
     if (bell && atomic_fetch_sub(&bell->refs, 1) == 1) {
         sys_close(bell->fd);
-        free(bell);
+        sys_free(bell, sizeof(*bell));
     }
 }
 
@@ -57,7 +57,7 @@ void channel_put(struct channel *ch)
     if (atomic_fetch_sub(&ch->refs, 1) != 1)
         return;
     client_put(ch->client);
-    free(ch);
+    sys_free(ch, sizeof(*ch));
 }
 
 /* Takes the channel out of its client. */
@@ -98,7 +98,7 @@ static void thread_exit(void *arg)
         leave_client(ch);
         channel_put(ch);
     }
-    free(t);
+    sys_free(t, sizeof(*t));
 }
 
 static void make_key(void)
@@ -116,9 +116,9 @@ struct thread *thread_get(bool make)
     t = pthread_getspecific(key);
     if (t || !make)
         return t;
-    t = calloc(1, sizeof(*t));
+    t = sys_alloc(sizeof(*t));
     if (t && pthread_setspecific(key, t)) {
-        free(t);
+        sys_free(t, sizeof(*t));
         t = NULL;
     }
     return t;
@@ -167,7 +167,7 @@ static struct bell *take_bell(struct client *c, int fd)
     struct bell *b = c->bell;
 
     if (!b || b->life != life) {
-        b = malloc(sizeof(*b));
+        b = sys_alloc(sizeof(*b));
         if (!b) {
             sys_close(fd);
             return NULL;
@@ -256,7 +256,7 @@ static void prune(struct thread *t)
 
 static struct channel *new_channel(struct client *c, struct thread *t)
 {
-    struct channel *ch = calloc(1, sizeof(*ch));
+    struct channel *ch = sys_alloc(sizeof(*ch));
 
     if (!ch)
         return NULL;

@@ -18,7 +18,7 @@ static void destroy(struct client *c)
             struct extent *next = x->next;
             if (x->base)
                 sys_munmap(x->base, x->len);
-            free(x);
+            sys_free(x, sizeof(*x));
             x = next;
         }
         c->extents[i] = NULL;
@@ -27,13 +27,13 @@ static void destroy(struct client *c)
         struct tables *older = t->older;
         sys_munmap(t->lines, t->n_lines * sizeof(*t->lines));
         sys_munmap(t->records, t->n_records * sizeof(*t->records));
-        free(t);
+        sys_free(t, sizeof(*t));
         t = older;
     }
     c->tables = NULL;
     if (c->bell && atomic_fetch_sub(&c->bell->refs, 1) == 1) {
         sys_close(c->bell->fd);
-        free(c->bell);
+        sys_free(c->bell, sizeof(*c->bell));
     }
     c->bell = NULL;
 }
@@ -43,8 +43,7 @@ void client_put(struct client *c)
     if (atomic_fetch_sub(&c->refs, 1) != 1)
         return;
     pthread_mutex_destroy(&c->lock);
-    free(c->path);
-    free(c);
+    sys_free(c, sizeof(*c));
 }
 
 int client_open(const struct client_opts *opts, struct client **out)
@@ -58,11 +57,11 @@ int client_open(const struct client_opts *opts, struct client **out)
         return -EINVAL;
     if (strlen(opts->path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
         return -ENAMETOOLONG;
-    c = calloc(1, sizeof(*c));
+    c = sys_alloc(sizeof(*c));
     if (!c)
         return -ENOMEM;
     memcpy(&c->opts, opts, opts->size);
-    c->path = strdup(opts->path);
+    memcpy(c->path, opts->path, strlen(opts->path) + 1);
     c->opts.path = c->path;
     c->push_bytes = opts->push_bytes ? opts->push_bytes : PROTO_PUSH_BYTES;
     c->pid = sys_getpid();
@@ -70,9 +69,7 @@ int client_open(const struct client_opts *opts, struct client **out)
     atomic_init(&c->refs, 1);
     atomic_init(&c->seq, 1);
     pthread_mutex_init(&c->lock, NULL);
-    rc = c->path ? 0 : -ENOMEM;
-    if (rc == 0)
-        rc = link_connect(c, 0, 0, CLIENT_RESUME_MS, &l);
+    rc = link_connect(c, 0, 0, CLIENT_RESUME_MS, &l);
     if (rc == 0)
         rc = link_take(c, &l);
     if (rc < 0)
@@ -83,7 +80,7 @@ int client_open(const struct client_opts *opts, struct client **out)
 }
 
 /* Takes everything away from the threads; they free their structs when they end. */
-static void give_up(struct client *c, bool whole_process)
+static void give_up(struct client *c)
 {
     struct channel *ch = c->channels;
 
@@ -93,8 +90,7 @@ static void give_up(struct client *c, bool whole_process)
         struct channel *next = ch->next;
         channel_drop_memory(ch);
         ch->linked = false;
-        if (whole_process)
-            channel_put(ch);
+        channel_put(ch);
         ch = next;
     }
     destroy(c);
@@ -106,7 +102,7 @@ void client_close(struct client *c)
 
     client_lock(c, &saved);
     atomic_store(&c->state, CLIENT_DEAD);
-    give_up(c, true);
+    give_up(c);
     client_unlock(c, &saved);
     client_put(c);
 }
@@ -128,7 +124,7 @@ void client_forked(struct client *c)
             atomic_store(&ch->refs, 1);
         ch = next;
     }
-    give_up(c, true);
+    give_up(c);
     client_put(c);
 }
 

@@ -10,8 +10,7 @@
  *
  * fork: a child must call client_forked on every client it inherited and open its own. Nothing here
  * prints, exits, or touches signal dispositions. A call from a signal handler that interrupted
- * another call of the same thread is -EDEADLK. errno is not touched, but by malloc in a thread's
- * first call.
+ * another call of the same thread is -EDEADLK; any other is served. errno is not touched.
  */
 #ifndef DFE_CLIENT_CLIENT_H
 #define DFE_CLIENT_CLIENT_H

@@ -86,7 +86,7 @@ enum client_state { CLIENT_UP, CLIENT_RESUMING, CLIENT_DEAD };
 
 struct client {
     struct client_opts opts;
-    char *path;
+    char path[108]; /* as long as a socket's name may be */
     uint32_t push_bytes;
     pid_t pid;
     atomic_uint refs;

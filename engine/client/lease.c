@@ -137,7 +137,7 @@ static int learn(struct client *c, uint32_t id, uint64_t stamp)
 {
     struct proto_msg m = {.type = PROTO_MSG_EXTENT, .id = id, .stamp = stamp};
     struct extent *_Atomic *head = &c->extents[id % CLIENT_BUCKETS];
-    struct extent *x = calloc(1, sizeof(*x));
+    struct extent *x = sys_alloc(sizeof(*x));
     struct proto_answer a;
     const void *base = NULL;
     unsigned n;
@@ -149,7 +149,7 @@ static int learn(struct client *c, uint32_t id, uint64_t stamp)
     if (rc == 0)
         rc = n == 1 ? link_map(fd, a.bytes, &base) : -EPROTO;
     if (rc < 0 && rc != -EACCES && rc != -ESTALE) {
-        free(x);
+        sys_free(x, sizeof(*x));
         return rc; /* may be had later */
     }
     for (struct extent *old = *head; old; old = old->next)

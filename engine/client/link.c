@@ -152,7 +152,7 @@ static int dial(struct client *c)
 static int take_tables(struct client *c, const struct proto_welcome *w, int lines_fd,
                        int records_fd)
 {
-    struct tables *t = calloc(1, sizeof(*t)), *old = c->tables;
+    struct tables *t = sys_alloc(sizeof(*t)), *old = c->tables;
     const void *lines, *records;
     int rc = t ? 0 : -ENOMEM;
 
@@ -186,7 +186,7 @@ static int take_tables(struct client *c, const struct proto_welcome *w, int line
     }
     return 0;
 out:
-    free(t);
+    sys_free(t, sizeof(*t));
     return rc;
 }
 

@@ -122,6 +122,21 @@ static inline int sys_map_error(const void *at)
     return v < 0 && v >= -4095 ? (int)v : 0;
 }
 
+/* Zeroed memory in whole pages: a thread's first call may come from a signal handler, which must
+ * not enter malloc. */
+static inline void *sys_alloc(size_t bytes)
+{
+    void *p = sys_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+
+    return sys_map_error(p) ? NULL : p;
+}
+
+static inline void sys_free(void *p, size_t bytes)
+{
+    if (p)
+        sys_munmap(p, bytes);
+}
+
 /* No signal handler runs in this thread until sys_signals_back: for what holds the client's lock,
  * since a handler may make calls of its own. The kernel's signal set is 64 bits. */
 static inline void sys_signals_off(uint64_t *saved)
