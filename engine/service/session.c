@@ -81,7 +81,7 @@ void session_leave(struct session *s)
 
 /* -- handles ---------------------------------------------------------------------------------- */
 
-/* Stands for a handle that is being opened. */
+/* Stands for a handle that is being opened or closed. */
 static struct handle reserved_handle;
 
 int session_use(struct session *s, uint32_t number, enum handle_kind kind, struct handle **out)
@@ -173,6 +173,7 @@ int session_close(struct session *s, uint32_t number)
     pthread_mutex_lock(&s->lock);
     while (h->users)
         pthread_cond_wait(&s->cond, &s->lock);
+    s->handles[number] = &reserved_handle; /* taken, until it has been closed */
     pthread_mutex_unlock(&s->lock);
     handle_free(s, h);
     pthread_mutex_lock(&s->lock);
