@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_il FILE [SECONDS]: nanoseconds of data calls on FILE, each call's median and least of
- * several rounds, as one line of JSON. Run on tmpfs, on the mount, and on the mount with the library: a ratio of
- * two runs is a figure. DIRECT=1 opens with O_DIRECT.
+ * bench_il FILE [SECONDS]: nanoseconds of data calls on FILE, the median and the least of several
+ * rounds each, as one line of JSON. Run on tmpfs, on the mount, and on the mount with the library:
+ * a ratio of two runs is a figure. DIRECT=1 opens with O_DIRECT.
  */
 #include <fcntl.h>
 #include <stdbool.h>
