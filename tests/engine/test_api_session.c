@@ -284,6 +284,78 @@ static void appends_under_kills(void)
     dfe_fs_unref(a.fs, ino, 1);
 }
 
+/* -- threads ------------------------------------------------------------------------------------
+ */
+
+enum { THREADS = 4, PIECE = 8192, PIECES = 16, TURNS = 300 };
+
+struct work {
+    uint64_t shared, own, seed;
+};
+
+/* Each piece of the shared file always is of one value: a write of a piece is seen whole or not at
+ * all, by lease, by loan and by message. Names and references go on beside it. */
+static void *read_and_write(void *arg)
+{
+    struct work *w = arg;
+    uint8_t piece[PIECE];
+
+    for (int i = 0; i < TURNS; i++) {
+        struct face *f = test_rand(&w->seed) % 2 ? &a : &b;
+        uint64_t off = test_rand(&w->seed) % PIECES * PIECE;
+        struct dfe_attr attr;
+        struct dfe_pin pin;
+
+        switch (test_rand(&w->seed) % 4) {
+        case 0:
+            memset(piece, i, PIECE);
+            CHECK_EQ(dfe_fs_write(f->fs, w->shared, off, piece, PIECE, 0, NULL), PIECE);
+            break;
+        case 1:
+            CHECK_EQ(dfe_fs_pin(f->fs, w->shared, off, PIECE, 0, &pin), 0);
+            for (size_t n = 4096; n < pin.len; n++)
+                CHECK_EQ(((const uint8_t *)pin.ptr)[n], ((const uint8_t *)pin.ptr)[4096]);
+            dfe_fs_unpin(f->fs, &pin);
+            break;
+        case 2:
+            CHECK_EQ(dfe_fs_lookup(f->fs, ROOT, "shared", 6, DFE_REF, &attr), 0);
+            CHECK_EQ(attr.ino, w->shared);
+            dfe_fs_unref(f->fs, attr.ino, 1);
+            break;
+        default:
+            CHECK_EQ(dfe_fs_read(f->fs, w->shared, off, piece, 4096, 0), 4096);
+            for (size_t n = 1; n < 4096; n++)
+                CHECK_EQ(piece[n], piece[0]);
+            CHECK_EQ(dfe_fs_write(a.fs, w->own, 0, &i, sizeof(i), DFE_APPEND, NULL), sizeof(i));
+        }
+    }
+    return NULL;
+}
+
+static void threads_and_kills(void)
+{
+    static const uint8_t zeros[PIECE * PIECES];
+    struct work work[THREADS];
+    pthread_t threads[THREADS];
+    uint64_t seed = test_seed(), shared = make(&a, "shared");
+
+    CHECK_EQ(dfe_fs_write(a.fs, shared, 0, zeros, sizeof(zeros), 0, NULL), sizeof(zeros));
+    for (unsigned i = 0; i < THREADS; i++) {
+        char name[8];
+
+        snprintf(name, sizeof(name), "own%u", i);
+        work[i] = (struct work){.shared = shared, .own = make(&a, name), .seed = test_rand(&seed)};
+        CHECK_EQ(pthread_create(&threads[i], NULL, read_and_write, &work[i]), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        usleep(50000);
+        kill_worker();
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    AWAIT(loans, 0);
+}
+
 /* -- mounts, forks, the end --------------------------------------------------------------------
  */
 
@@ -388,6 +460,7 @@ int main(void)
     RUN(forks);
     RUN(after_a_kill);
     RUN(appends_under_kills);
+    RUN(threads_and_kills);
     RUN(the_end);
     CHECK_EQ(dfe_pool_destroy(path, 0), 0);
     return 0;
