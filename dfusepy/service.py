@@ -154,6 +154,8 @@ def announced(record: ServiceRecord) -> Iterator[None]:
         with contextlib.suppress(OSError):
             if read_record(path) == record:  # else the next service has written its own
                 record_path(path).unlink()
+            with _locked(_lock_path(path), fcntl.LOCK_EX | fcntl.LOCK_NB):
+                _lock_path(path).unlink()  # nobody is starting the next one
 
 
 def listens(path: Path) -> bool:
@@ -240,13 +242,24 @@ def ensure(
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def _locked(path: Path, flags: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Holds the lock file, which others make and remove only while they hold it."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, flags)
+            if _is_still(path, fd):
+                yield
+                return
+        finally:
+            os.close(fd)
+
+
+def _is_still(path: Path, fd: int) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _await_ending(path: Path) -> None:
