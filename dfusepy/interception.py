@@ -70,7 +70,7 @@ REASONS: Mapping[str, str] = {
     "nested": "called by a signal handler in the middle of a bypassed call",
     "left": "a handler left a bypassed call by longjmp: this thread uses the kernel since",
     "limit": "RLIMIT_FSIZE is set, and the write may pass it",
-    "large": "longer than the push buffer, at an implicit offset or appending",
+    "large": "longer than the push buffer, or of many pieces, in append mode",
     "engine": "the engine answered with an error; the kernel's answer counts",
     "lost": "the session had ended",
     "full": "a table of the library was full",

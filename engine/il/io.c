@@ -299,7 +299,7 @@ static int may_write(const struct il_file *file, int n, int64_t want, bool impli
     if (file->oflags & O_DSYNC) { /* O_SYNC includes the bit */
         return IL_flags;
     }
-    if ((append || implicit) &&
+    if (append &&
         ((uint64_t)want > client_push_max(il->dev[file->dev].client) || n > (int)PUSH_PIECES)) {
         return IL_large;
     }
