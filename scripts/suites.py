@@ -143,7 +143,15 @@ def pytest(folder: str) -> Callable[[float], Count]:
             return Count(skipped=[f"tests/{folder} holds no test"])
         report = BUILD / f"pytest-{folder}.xml"
         report.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pytest", "-q", "--durations=8", f"--junitxml={report}"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pytest",
+            "-q",
+            "--durations=8",
+            f"--junitxml={report}",
+        ]
         status = run([*command, f"tests/{folder}"], deadline)
         return count_junit(report, status)
 
@@ -191,6 +199,7 @@ SUITES = (
     Suite("c-address", "c", 260, c_tests("c-address", "address,undefined")),
     Suite("c-thread", "c", 450, c_tests("c-thread", "thread")),
     Suite("python", "python", 80, pytest("python")),
+    Suite("il", "il", 120, pytest("il")),
     Suite("mount", "mount", 700, pytest("mount")),
 )
 
