@@ -217,8 +217,8 @@ void peer_sweep(struct peer *p)
         p->n_chans--;
         p->bytes -= ch->sq_bytes;
         user_return_channel(p->user, ch->sq_bytes);
-        atomic_fetch_sub(&p->worker->n_channels, 1);
         chan_close(ch);
+        atomic_fetch_sub(&p->worker->n_channels, 1); /* who sees this sees its memory gone */
     }
 }
 

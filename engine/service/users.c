@@ -19,13 +19,16 @@ struct user *user_get(struct worker *w, uid_t uid)
 
     list_for_each(l, &w->users) {
         u = container_of(l, struct user, link);
-        if (u->uid == uid)
+        if (u->uid == uid) {
+            u->refs++;
             return u;
+        }
     }
     u = calloc(1, sizeof(*u));
     if (!u)
         return NULL;
     u->uid = uid;
+    u->refs = 1;
     list_add_tail(&w->users, &u->link);
     return u;
 }
@@ -33,8 +36,7 @@ struct user *user_get(struct worker *w, uid_t uid)
 void user_put(struct worker *w, struct user *u)
 {
     /* Who has just been told about is remembered, or it would be told about again at once. */
-    if (u->hellos || u->sessions || u->channels ||
-        (u->told_ns && base_mono_ns() - u->told_ns < 1000000000ull))
+    if (--u->refs > 0 || (u->told_ns && base_mono_ns() - u->told_ns < 1000000000ull))
         return;
     list_del(&u->link);
     free(u);

@@ -85,6 +85,7 @@ struct task {
 struct user {
     struct list link;
     uid_t uid;
+    unsigned refs; /* its clients, those included that have ended and are not freed yet */
     unsigned hellos, sessions, channels;
     uint64_t bytes;
     uint64_t told_ns; /* when the log last had a line about this user's clients */
@@ -187,8 +188,8 @@ bool peer_free(struct peer *p); /* after it has come through worker->ended; fals
 void peer_sweep(struct peer *p); /* frees channels that were busy when they were closed */
 
 /* -- users.c */
-struct user *user_get(struct worker *w, uid_t uid);
-void user_put(struct worker *w, struct user *u); /* forgets who has nothing */
+struct user *user_get(struct worker *w, uid_t uid); /* a reference, which user_put drops */
+void user_put(struct worker *w, struct user *u);
 void user_forget_all(struct worker *w);
 bool user_may_connect(const struct user *u);
 int user_charge_session(struct user *u);

@@ -548,6 +548,32 @@ static void test_proofs(void)
     client_close(c);
 }
 
+/* -- callers who say nothing ------------------------------------------------------------------- */
+
+/* Bursts of them, and pauses: so all clients of the user end and are freed at once. */
+static void test_silent_callers(void)
+{
+    unsigned started = atomic_load(&rig_state()->started);
+    struct raw r;
+    int fds[8];
+
+    for (unsigned i = 0; i < 1000; i++) {
+        unsigned n = 1 + (unsigned)(test_rand(&seed) % 8);
+        for (unsigned j = 0; j < n; j++)
+            fds[j] = dial();
+        if (i % 4 == 0) { /* one among them says hello */
+            raw_open(&r);
+            raw_close(&r);
+        }
+        for (unsigned j = 0; j < n; j++)
+            close(fds[j]);
+        usleep((useconds_t)(test_rand(&seed) % 1000));
+    }
+    raw_open(&r); /* its turn comes after all of them */
+    raw_close(&r);
+    CHECK_EQ(atomic_load(&rig_state()->started), started);
+}
+
 /* -- sudden deaths ----------------------------------------------------------------------------- */
 
 static void *work(void *arg)
@@ -667,6 +693,7 @@ int main(int argc, char **argv)
 
     seed = test_seed();
     rig_start(1000);
+    RUN(test_silent_callers);
     c = rig_client(PROTO_ROLE_API); /* so that the worker stays */
     CHECK_EQ(rig_nop(c), 0);
     test_kills(kills);
