@@ -11,13 +11,23 @@ from typing import Any
 
 import click
 
-from .bench_figures import GROUPS, Bench, Figure, environment
+from . import bench_sessions as sessions
+from .bench_base import Bench, Figure, environment
+from .bench_figures import GROUPS as MOUNT_GROUPS
 from .common import CONTEXT, CliError, emit, table
 from .progress import spinner
 
 DISK_BYTES = 1 << 30
 TMPFS = Path("/dev/shm")
 TMPFS_BYTES = 512 << 20
+
+GROUPS = MOUNT_GROUPS | {
+    "ring": sessions.ring,
+    "calls": sessions.calls,
+    "start": sessions.start,
+    "death": sessions.death,
+    "programs": sessions.programs,
+}
 
 
 def room(folder: Path, needed: int) -> None:
@@ -73,10 +83,11 @@ def render(result: dict[str, Any]) -> str:
 def bench(
     quick: bool, only: tuple[str, ...], folder: Path, engine_program: Path | None, as_json: bool
 ) -> None:
-    """Measure the mount and the engine, each figure beside its peer in the same run.
+    """Measure the mount, the engine and sessions, each figure beside its peer in the same run.
 
     It takes up to 1 GiB in --folder and 512 MiB of /dev/shm for a few minutes. A ratio above 1
-    means that dfusepy is the faster one. Peers: bindfs over tmpfs, the disk's own file system, fio.
+    means that dfusepy is the faster one. Peers: bindfs over tmpfs, the disk's own file system, fio;
+    of programs under interception tmpfs, our mount with direct I/O, memcpy.
 
     \b
     Examples:

@@ -3,188 +3,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import platform
 import shutil
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dfusepy import mounts
+from .bench_base import MIB, Bench, Figure, OurMount, both, mounted, output, seconds
 
-from .common import CliError
-
-MIB = 1 << 20
 SEQUENTIAL_MIB = 128
 TREE_FILES = 10_000
 IDLE_S = 10.0
 NO_TIMEOUTS = "attr_timeout=0,entry_timeout=0,negative_timeout=0"
-
-
-@dataclass
-class Figure:
-    """One line of the table."""
-
-    what: str
-    value: float
-    unit: str
-    wanted: float  # a ratio where there is a peer, else a bound of the value
-    peer: float | None = None
-    peer_name: str = ""
-    lower_is_better: bool = False
-
-    @property
-    def ratio(self) -> float | None:
-        """Our speed over the peer's."""
-        if not self.peer or not self.value:
-            return None
-        return self.peer / self.value if self.lower_is_better else self.value / self.peer
-
-    @property
-    def met(self) -> bool | None:
-        if self.peer_name:
-            return None if self.ratio is None else self.ratio >= self.wanted
-        return self.value <= self.wanted if self.lower_is_better else self.value >= self.wanted
-
-    @property
-    def wanted_text(self) -> str:
-        if self.peer_name:
-            return f"{self.wanted:.2f}"
-        return f"{'<' if self.lower_is_better else '>'} {self.wanted:g} {self.unit}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass
-class Bench:
-    """Where to measure, and what came out."""
-
-    disk: Path
-    memory: Path
-    quick: bool
-    engine_program: Path | None
-    figures: list[Figure] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-
-    @property
-    def rounds(self) -> int:
-        return 1 if self.quick else 3
-
-
-def output(*command: str | Path, **extra: Any) -> str:
-    """A program's output; a failure is told with what it said."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **extra)
-    if done.returncode != 0:
-        raise CliError("cannot measure", f"{command[0]} failed: {done.stderr.strip()}")
-    return str(done.stdout)
-
-
-def environment(load: float) -> dict[str, str]:
-    """What the figures depend on."""
-    from importlib.metadata import version
-
-    result = {
-        "dfusepy": version("dfusepy"),
-        "pyfuse3": version("pyfuse3"),
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "cpus": str(os.cpu_count()),
-        "load": f"{load:.2f} before, {os.getloadavg()[0]:.2f} after",
-    }
-    for program, flag in (("bindfs", "-V"), ("fio", "--version")):
-        if shutil.which(program):
-            result[program] = output(program, flag).split()[-1]
-    return result
-
-
-# -- mounts ------------------------------------------------------------------------------------
-
-
-class OurMount:
-    """A container of a pool on the disk, mounted by the program itself."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.path = bench.disk / "mount"
-        self.path.mkdir(exist_ok=True)
-        self._environment = {**os.environ, "DFUSEPY_HOME": str(bench.disk / "home")}
-        self._dfusepy("pool", "create", "bench", "--size", "512M")
-        self._dfusepy("container", "create", "bench/data")
-
-    def _dfusepy(self, *words: str) -> None:
-        code = "from dfusepy_cli.main import main; main()"
-        output(sys.executable, "-P", "-c", code, *words, env=self._environment)
-
-    def mount(self, options: str = "") -> None:
-        self._dfusepy("mount", "bench/data", str(self.path), *(["-o", options] if options else []))
-
-    def umount(self) -> None:
-        self._dfusepy("umount", str(self.path))
-
-    @property
-    def pid(self) -> int:
-        folder = Path(self._environment["DFUSEPY_HOME"]) / "run"
-        return int(next(folder.glob("*.json")).stem)
-
-
-class Bindfs:
-    """bindfs over a folder of tmpfs."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.path = bench.memory / "mount"
-        self._below = bench.memory / "below"
-        self.path.mkdir(exist_ok=True)
-        self._below.mkdir(exist_ok=True)
-
-    def mount(self, options: str = "") -> None:
-        output("bindfs", *(["-o", options] if options else []), self._below, self.path)
-
-    def umount(self) -> None:
-        mounts.kernel_unmount(str(self.path))
-
-
-Mount = OurMount | Bindfs
-
-
-@contextlib.contextmanager
-def mounted(mount: Mount, options: str = "") -> Iterator[Path]:
-    mount.mount(options)
-    try:
-        yield mount.path
-    finally:
-        mount.umount()
-
-
-@contextlib.contextmanager
-def both(bench: Bench) -> Iterator[list[Mount]]:
-    """Ours and the peer; nothing, and a word about it, where they cannot be mounted."""
-    if shutil.which("bindfs") is None:
-        bench.skipped.append("the mount: its peer bindfs is not installed")
-        yield []
-        return
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        bench.skipped.append("the mount: /dev/fuse cannot be opened")
-        yield []
-        return
-    ours = OurMount(bench)
-    try:
-        yield [ours, Bindfs(bench)]
-    finally:
-        shutil.rmtree(bench.disk / "home", ignore_errors=True)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
 
 # -- metadata ----------------------------------------------------------------------------------
 
@@ -334,9 +167,14 @@ def idle(bench: Bench) -> None:
         with mounted(ours) as folder:
             (folder / "file").write_bytes(b"x")
             time.sleep(3)  # what was written is published by then
-            start = cpu_ns(ours.pid)
+            pids = ours.pids
+            start = [cpu_ns(pid) for pid in pids]
             time.sleep(IDLE_S)
-            ran = sum(ns - start.get(task, 0) for task, ns in cpu_ns(ours.pid).items())
+            ran = sum(
+                ns - before.get(task, 0)
+                for pid, before in zip(pids, start, strict=True)
+                for task, ns in cpu_ns(pid).items()
+            )
             share = ran / (IDLE_S * 1e9) * 100
     bench.figures.append(Figure("an idle mount", share, "% cpu", 0.5, lower_is_better=True))
 
