@@ -112,6 +112,7 @@ struct keep {
     struct ring ring[KEEP_LOGS];
     pthread_mutex_t lock; /* tables; below a ring's */
     struct table done, home;
+    const struct keep_tables *tables;
     uint64_t stamp;
     struct left left[LEFT_SLOTS];
 };
@@ -693,6 +694,16 @@ int keep_open(void *mem, size_t bytes, struct keep **out)
     }
     *out = keep;
     return 0;
+}
+
+void keep_lend_tables(struct keep *keep, const struct keep_tables *tables)
+{
+    keep->tables = tables;
+}
+
+const struct keep_tables *keep_tables(const struct keep *keep)
+{
+    return keep ? keep->tables : NULL;
 }
 
 void keep_close(struct keep *keep)

@@ -92,6 +92,18 @@ enum { KEEP_NOTES = 8 };
 void keep_note(struct keep *keep, unsigned i, uint64_t value);
 uint64_t keep_noted(const struct keep *keep, unsigned i);
 
+/* -- the tables of leases (base/window.h), generations and records. The process that outlives the
+ * workers makes them, so that whoever still reads by a dead worker's leases, and has not heard of
+ * its death, looks at the memory in which the next one begins with other generations. */
+struct keep_tables {
+    int lines_fd, records_fd; /* of the one who made them, as is the memory */
+    void *lines, *records;
+    size_t bytes; /* of each */
+};
+/* Lent for keep's life; before anybody asks. */
+void keep_lend_tables(struct keep *keep, const struct keep_tables *tables);
+const struct keep_tables *keep_tables(const struct keep *keep); /* NULL: there are none */
+
 /* -- where inodes are that somebody has referred to: number to home, for the next worker */
 void keep_home_set(struct keep *keep, uint32_t cont, uint64_t ino, uint64_t home);
 void keep_home_clear(struct keep *keep, uint32_t cont, uint64_t ino);

@@ -31,6 +31,9 @@ struct proto_record { /* a file's attributes of the data stream */
 };
 _Static_assert(sizeof(struct proto_record) == 64, "one cache line");
 
+/* Lines and records of a service, each; pages that are not used cost nothing. */
+#define WINDOW_TABLE 65536u
+
 /* Kinds of pages to ask the host for. */
 enum { WINDOW_PAGES = 0, WINDOW_HUGE = 1 };
 

@@ -49,10 +49,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/keep.h"
 #include "base/window.h"
 #include "cache/cache_int.h"
-
-#define TABLE_LENGTH 65536u /* 4 MiB of memory; pages that are not used cost nothing */
 
 /* Number 0 is nobody's, in both tables. */
 struct line_state {
@@ -76,6 +75,7 @@ struct windows {
     uint64_t gen; /* the counter: even */
     uint32_t n_lines, n_records;
     int lines_fd, records_fd;
+    bool lent;                   /* both, and their descriptors, by keep */
     struct proto_line *line;     /* shared */
     struct proto_record *record; /* shared */
     struct line_state *lines;
@@ -389,17 +389,57 @@ static int extents_init(struct cache *cache)
     return 0;
 }
 
+static int windows_make(struct windows *w)
+{
+    void *mem;
+
+    w->lines_fd =
+        window_make("dfusepy-lines", w->n_lines * sizeof(*w->line), WINDOW_PAGES, NULL, &mem);
+    if (w->lines_fd < 0)
+        return w->lines_fd;
+    w->line = mem;
+    w->records_fd =
+        window_make("dfusepy-records", w->n_records * sizeof(*w->record), WINDOW_PAGES, NULL, &mem);
+    if (w->records_fd < 0)
+        return w->records_fd;
+    w->record = mem;
+    return 0;
+}
+
+/* Goes on in the tables of a dead worker: nothing that it gave is right any more. Its readers may
+ * not have heard of its death, and no change is acknowledged before they can see this one. */
+static bool windows_adopt(struct windows *w, const struct keep_tables *kept)
+{
+    if (!kept || kept->bytes != w->n_lines * sizeof(*w->line))
+        return false;
+    w->lent = true;
+    w->lines_fd = kept->lines_fd;
+    w->records_fd = kept->records_fd;
+    w->line = kept->lines;
+    w->record = kept->records;
+    for (uint32_t i = 0; w->line[0].gen && i < w->n_lines; i++)
+        gen_end(w, &w->line[i].gen);
+    for (uint32_t i = 1; w->line[0].gen && i < w->n_records; i++) {
+        struct proto_record *r = &w->record[i];
+        __atomic_store_n(&r->gen, next_gen(w) | 1, __ATOMIC_RELAXED);
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+        __atomic_store_n(&r->ino, 0, __ATOMIC_RELAXED);
+        gen_close(w, &r->gen);
+    }
+    gen_end(w, &w->line[0].gen); /* nobody's: it says that the tables have been used */
+    return true;
+}
+
 int windows_open(struct cache *cache, uint32_t length)
 {
     struct windows *w = calloc(1, sizeof(*w));
-    void *mem;
 
     if (!w || extents_init(cache) < 0) {
         free(w);
         return -ENOMEM;
     }
     if (length < 2)
-        length = TABLE_LENGTH;
+        length = WINDOW_TABLE;
     cache->windows = w;
     /* A process that follows this one goes on above all that this one ever gave. */
     w->gen = base_mono_ns() & ~1ull;
@@ -409,17 +449,8 @@ int windows_open(struct cache *cache, uint32_t length)
     w->records = calloc(length, sizeof(*w->records));
     if (!w->lines || !w->records)
         return -ENOMEM;
-    w->lines_fd = window_make("dfusepy-lines", length * sizeof(*w->line), WINDOW_PAGES, NULL, &mem);
-    if (w->lines_fd < 0)
-        return w->lines_fd;
-    w->line = mem;
-    w->records_fd =
-        window_make("dfusepy-records", length * sizeof(*w->record), WINDOW_PAGES, NULL, &mem);
-    if (w->records_fd < 0)
-        return w->records_fd;
-    w->record = mem;
     states_init(w);
-    return 0;
+    return windows_adopt(w, keep_tables(cache->keep)) ? 0 : windows_make(w);
 }
 
 void windows_close(struct cache *cache)
@@ -429,6 +460,8 @@ void windows_close(struct cache *cache)
     free(cache->extents);
     if (!w)
         return;
+    if (w->lent)
+        goto out;
     if (w->line)
         munmap(w->line, w->n_lines * sizeof(*w->line));
     if (w->record)
@@ -437,6 +470,7 @@ void windows_close(struct cache *cache)
         close(w->lines_fd);
     if (w->records_fd >= 0)
         close(w->records_fd);
+out:
     free(w->lines);
     free(w->records);
     free(w->domains);

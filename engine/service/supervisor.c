@@ -34,6 +34,7 @@
 #include "base/clock.h"
 #include "base/keep.h"
 #include "base/log.h"
+#include "base/window.h"
 #include "service/service.h"
 
 /* Kept memory. The log of data holds what may be unwritten, within reason: a full log only makes
@@ -57,6 +58,7 @@ struct supervisor {
         void *ptr;
         size_t bytes;
     } keep;
+    struct keep_tables tables;
     uint8_t key[16]; /* of sessions' secrets: the same for every worker */
     int listen_fd, signal_fd;
     sigset_t old_mask;
@@ -147,6 +149,31 @@ static int make_keep(struct supervisor *s)
     }
     ret = keep_format(s->keep.ptr, s->keep.bytes, TX_BYTES, data);
     return ret < 0 ? base_refuse(ret, "the kept memory cannot be set up") : 0;
+}
+
+/* Tables that readers of a dead worker share with the next one. */
+static int make_tables(struct supervisor *s)
+{
+    struct keep_tables *t = &s->tables;
+
+    t->bytes = WINDOW_TABLE * sizeof(struct proto_line);
+    t->lines_fd = window_make("dfusepy-lines", t->bytes, WINDOW_PAGES, NULL, &t->lines);
+    if (t->lines_fd < 0)
+        return base_refuse(t->lines_fd, "no memory for the tables of leases");
+    t->records_fd = window_make("dfusepy-records", t->bytes, WINDOW_PAGES, NULL, &t->records);
+    return t->records_fd < 0 ? base_refuse(t->records_fd, "no memory for the tables of leases") : 0;
+}
+
+static void drop_tables(struct supervisor *s)
+{
+    if (s->tables.lines_fd >= 0) {
+        munmap(s->tables.lines, s->tables.bytes);
+        close(s->tables.lines_fd);
+    }
+    if (s->tables.records_fd >= 0) {
+        munmap(s->tables.records, s->tables.bytes);
+        close(s->tables.records_fd);
+    }
 }
 
 static int draft_name(const struct supervisor *s, struct sockaddr_un *draft)
@@ -284,8 +311,10 @@ static _Noreturn void become_worker(struct supervisor *s, int line_fd)
     ret = keep_open(s->keep.ptr, s->keep.bytes, &keep);
     if (ret < 0)
         base_fail(ret, "the kept memory is damaged");
-    else
+    else {
+        keep_lend_tables(keep, &s->tables);
         ret = worker_run(&opts, s->listen_fd, keep, s->restarts);
+    }
     if (ret < 0 && base_last_error()[0])
         dprintf(line_fd, "%s\n", base_last_error()); /* read only where the worker said nothing */
     _exit(ret < 0 ? (-ret & 0xff ? -ret & 0xff : EIO) : 0);
@@ -456,7 +485,8 @@ static int check_opts(const struct dfe_service_opts *o)
 
 int dfe_service_run(const struct dfe_service_opts *opts)
 {
-    struct supervisor s = {.listen_fd = -1, .signal_fd = -1, .line_fd = -1, .pid = getpid()};
+    struct supervisor s = {.listen_fd = -1, .signal_fd = -1, .line_fd = -1, .pid = getpid(),
+                           .tables = {.lines_fd = -1, .records_fd = -1}};
     int ret;
 
     base_clear_error();
@@ -476,6 +506,8 @@ int dfe_service_run(const struct dfe_service_opts *opts)
         goto out;
     }
     ret = make_keep(&s);
+    if (ret == 0)
+        ret = make_tables(&s);
     if (ret < 0)
         goto out;
     if (s.opts.listen_fd >= 0)
@@ -489,8 +521,10 @@ int dfe_service_run(const struct dfe_service_opts *opts)
     remove_socket(&s);
     if (s.listen_fd >= 0 && s.opts.listen_fd < 0)
         close(s.listen_fd);
-    munmap(s.keep.ptr, s.keep.bytes);
 out:
+    drop_tables(&s);
+    if (s.keep.ptr)
+        munmap(s.keep.ptr, s.keep.bytes);
     if (ret < 0)
         tell(&s, ret, base_last_error());
     if (s.signal_fd >= 0)
