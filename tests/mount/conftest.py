@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,3 +65,19 @@ def work(shared: Mount, request: pytest.FixtureRequest) -> Path:
     path = shared.path / f"{request.node.name[:40].replace('/', '_')}.{os.urandom(4).hex()}"
     path.mkdir()
     return path
+
+
+@pytest.fixture
+def seed() -> int:
+    value = int(os.environ.get("DFUSEPY_SEED") or time.time_ns() % 2**32)
+    print(f"DFUSEPY_SEED={value}")
+    return value
+
+
+@pytest.fixture
+def served(unmounted: Mount, monkeypatch: pytest.MonkeyPatch) -> Mount:
+    """A mount that is a session; this process finds its service, too."""
+    unmounted.home.env["DFUSEPY_MOUNT_SESSION"] = "1"
+    monkeypatch.setenv("DFUSEPY_HOME", str(unmounted.home.path))
+    unmounted.mount()
+    return unmounted

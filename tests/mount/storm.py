@@ -26,7 +26,7 @@ class Wrong(Exception):
 
 
 class Storm:
-    """The account: name to ("f", number), ("d",) or ("l", number, target); numbers are given once."""
+    """The account: name to ("f", number), ("d",) or ("l", number, target); each number once."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -116,10 +116,10 @@ class Storm:
         def call() -> None:
             os.rename(self.path(name), self.path(other))
 
-        if self.expect(wanted, call, f"rename {name} {other}") and is_ is not None:
-            # Two names of one file: nothing happens, both stay.
-            if name != other and not (is_ == over and is_[0] in "fl"):
-                self.names[other] = self.names.pop(name)
+        # Two names of one file: nothing happens, both stay.
+        same = name == other or (is_ == over and is_ != ("d",))
+        if self.expect(wanted, call, f"rename {name} {other}") and not same:
+            self.names[other] = self.names.pop(name)
 
     def step(self) -> None:
         steps = (

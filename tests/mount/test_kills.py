@@ -6,35 +6,25 @@ DFUSEPY_SEED replays a run; scripts/soak makes long ones.
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from harness import Mount
-from kill_rounds import ClientKills, fio_while_killed, storms_while_killed
+from harness import PROGRAM, Mount
+from kill_rounds import ClientKills, fio_while_killed, session_of, storms_while_killed
+
+from dfusepy import engine
 
 CLIENTS = 300
 WORKERS = 15
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def seed() -> int:
-    value = int(os.environ.get("DFUSEPY_SEED") or time.time_ns() % 2**32)
-    print(f"DFUSEPY_SEED={value}")
-    return value
-
-
-@pytest.fixture
-def served(unmounted: Mount, monkeypatch: pytest.MonkeyPatch) -> Mount:
-    """A mount that is a session; this process finds its service, too."""
-    unmounted.home.env["DFUSEPY_MOUNT_SESSION"] = "1"
-    monkeypatch.setenv("DFUSEPY_HOME", str(unmounted.home.path))
-    unmounted.mount()
-    return unmounted
 
 
 def finish(mount: Mount) -> None:
@@ -57,3 +47,49 @@ def test_killed_workers_cost_no_byte(served: Mount, seed: int, hooked: bool) -> 
 def test_killed_workers_cost_no_name(served: Mount, seed: int) -> None:
     print(storms_while_killed(served, seed, WORKERS))
     finish(served)
+
+
+# Reads by a lease, without a message, and tells what it sees and how often it has looked.
+READER = """
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+seen = memoryview(mmap.mmap(os.open(sys.argv[2], os.O_RDWR), 16)).cast("Q")
+for _ in range(100):
+    os.pread(fd, 65536, 0)
+while True:
+    seen[1] = int.from_bytes(os.pread(fd, 8, 0), "little")
+    seen[0] += 1
+"""
+
+
+def looks(seen: memoryview, count: int) -> None:
+    """Waits for so many looks from now on."""
+    wanted, end = seen[0] + count, time.monotonic() + 60
+    while seen[0] < wanted:
+        assert time.monotonic() < end, "the reader is stuck"
+        time.sleep(0.0005)
+
+
+def test_readers_see_what_the_next_worker_changes(served: Mount, tmp_path: Path) -> None:
+    path, shown = served.path / "value", tmp_path / "seen"
+    path.write_bytes(bytes(65536))
+    shown.write_bytes(bytes(16))
+    with shown.open("r+b") as file:
+        seen = memoryview(mmap.mmap(file.fileno(), 16)).cast("Q")
+    reader = subprocess.Popen([PROGRAM, "run", "--", sys.executable, "-c", READER, path, shown])
+    try:
+        with (
+            session_of(served.home) as session,
+            session.container("data") as cont,
+            cont.filesystem() as fs,
+        ):
+            looks(seen, 100)
+            for value in range(1, 9):
+                if value % 2:
+                    os.kill(session.service().worker_pid, signal.SIGKILL)
+                fs.write(engine.Inode(path.stat().st_ino), 0, value.to_bytes(8, "little"))
+                looks(seen, 2)  # the first one may have begun before
+                assert seen[1] == value
+    finally:
+        reader.kill()
+        reader.wait()

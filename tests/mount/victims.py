@@ -108,7 +108,7 @@ class Places:
         return cls(numbers[0], tuple(numbers[1 : PLACES + 1]), tuple(numbers[PLACES + 1 :]))
 
     def check(self, fs: engine.FileSystem, acks: Acks, place: int) -> None:
-        """Holds what a place has against what its victims were told; the next goes on from there."""
+        """Holds what a place has against what was acknowledged; the next goes on from there."""
         data = bytes(fs.read(engine.Inode(self.files[place]), 0, BLOCKS * BLOCK))
         for number in range(BLOCKS):
             version = version_of(data[number * BLOCK :][:BLOCK], place, number)
@@ -145,8 +145,9 @@ class Victim:
     def __init__(self, pool: Path, place: int, seed: int, places: Places, acks: Acks) -> None:
         self.rng = random.Random(seed)
         self.place, self.places, self.acks = place, places, acks
-        session = dfusepy.connect(pool)
-        self.fs = session.container("data").filesystem()
+        self.session = dfusepy.connect(pool)
+        self.container = self.session.container("data")
+        self.fs = self.container.filesystem()
         self.mine = engine.Inode(places.files[place])
         self.folder = engine.Inode(places.folders[place])
         self.shared = engine.Inode(places.shared)
@@ -192,6 +193,12 @@ class Victim:
             data = self.fs.read(self.shared, off, BLOCK)
             if data != self.expected[off : off + BLOCK]:
                 os._exit(1)
+
+    def close(self) -> None:
+        """The end of one that is not killed."""
+        self.lent.clear()
+        for handle in (self.fs, self.container, self.session):
+            handle.close()
 
     def run(self) -> None:
         threading.Thread(target=self.readers, daemon=True).start()

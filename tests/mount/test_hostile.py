@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that mean harm: the engine lives, others do not wait long, and no byte of a file is seen
+by who may not read it. DFUSEPY_SEED replays a run; scripts/soak makes long ones."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+from harness import Mount
+from siege import API, IL, MOUNT, NOBODY, Siege
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.root,
+    pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler"),
+]
+
+
+def test_hostile_clients(served: Mount, seed: int, tmp_path: Path) -> None:
+    siege = Siege(served, tmp_path, seed)
+    line, took_s = siege.run([(IL, NOBODY), (IL, 0), (API, 0)], 40)
+    print(line)
+    assert statistics.median(took_s) < 0.02
+    assert max(took_s) < 5
+    served.umount()
+    assert served.check() == []
+
+
+def test_a_mount_that_says_nothing_is_let_go(served: Mount, seed: int, tmp_path: Path) -> None:
+    siege = Siege(served, tmp_path, seed)
+    line, took_s = siege.run([(MOUNT, 0)], 14)
+    print(line)
+    # It is waited for, 10 s, and then never again.
+    assert sum(second > 1 for second in took_s) <= 3
+    assert max(took_s) < 15
