@@ -46,6 +46,7 @@ from dfusepy.loop import Door, InHand
 QUERY_XATTR = b"user.dfusepy.query"
 IL_XATTR = b"user.dfusepy.il"  # where a program finds the session that serves this file
 RESERVED_XATTRS = b"user.dfusepy."
+ACL_XATTRS = (b"system.posix_acl_access", b"system.posix_acl_default")
 
 # Calls that may wait at the same time. Below pyfuse3's 99 tasks, so that requests which run from
 # memory still find a task while the device is slow.
@@ -575,7 +576,12 @@ class Operations(pyfuse3.Operations):
 
     @quick
     def removexattr(self, now: int, inode: Inode, name: bytes, ctx: RequestContext) -> None:
-        """Lookup counts: no change."""
+        """Lookup counts: no change. An ACL that is not there can be removed as well: the kernel
+        makes this of an ACL without entries, which other file systems take."""
         if name.startswith(RESERVED_XATTRS):
             raise FUSEError(errno.EPERM)
-        self._fs.removexattr(inode, name, now)
+        try:
+            self._fs.removexattr(inode, name, now)
+        except OSError as err:
+            if err.errno != errno.ENODATA or name not in ACL_XATTRS:
+                raise

@@ -219,6 +219,14 @@ def test_acl_is_kept_and_shows_in_the_mode(file: Path) -> None:
     assert acl("getfacl", "-cpn", file).split() == ["user::rw-", "group::---", "other::---"]
 
 
+def test_an_acl_that_is_absent_can_be_removed(file: Path) -> None:
+    for name in ("system.posix_acl_access", "system.posix_acl_default"):
+        os.removexattr(file.parent, name)
+    with pytest.raises(OSError) as refused:
+        os.removexattr(file.parent, "user.absent")
+    assert refused.value.errno == errno.ENODATA
+
+
 @needs_acl
 @pytest.mark.root
 def test_acl_is_enforced(file: Path, work: Path) -> None:
