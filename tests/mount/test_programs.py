@@ -4,13 +4,11 @@ same again after the mount was left and made anew."""
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import re
 import shutil
 import sqlite3
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -18,80 +16,7 @@ from pathlib import Path
 
 import pytest
 from harness import Mount
-
-PROJECT = Path(__file__).resolve().parents[2]
-GIT_ENV = {
-    "GIT_AUTHOR_NAME": "t",
-    "GIT_AUTHOR_EMAIL": "t@example.invalid",
-    "GIT_COMMITTER_NAME": "t",
-    "GIT_COMMITTER_EMAIL": "t@example.invalid",
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_SYSTEM": os.devnull,
-}
-
-
-def run(
-    *command: str | Path, cwd: Path | None = None, timeout: float = 300, **environment: str
-) -> str:
-    """Runs a program that must succeed; returns what it printed."""
-    # meson and ninja are beside the interpreter.
-    tools = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=os.environ | GIT_ENV | tools | environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=timeout,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command} gave {done.returncode}:\n{done.stdout[-4000:]}"
-    return done.stdout
-
-
-def fingerprint(root: Path, *, times: bool = True) -> dict[str, tuple[object, ...]]:
-    """Type, mode, owner, size, mtime, links, xattrs and checksum of everything under root."""
-    found: dict[str, tuple[object, ...]] = {}
-    first_name: dict[int, str] = {}
-    for folder, folders, files in os.walk(root):
-        for name in sorted(folders + files):
-            path = os.path.join(folder, name)
-            relative = os.path.relpath(path, root)
-            status = os.lstat(path)
-            content: object = None
-            if stat.S_ISLNK(status.st_mode):
-                content = os.readlink(path)
-            elif stat.S_ISREG(status.st_mode):
-                with open(path, "rb") as file:
-                    content = hashlib.file_digest(file, "sha256").hexdigest()
-            attributes = {
-                key: os.getxattr(path, key, follow_symlinks=False)
-                for key in os.listxattr(path, follow_symlinks=False)
-            }
-            found[relative] = (
-                status.st_mode,
-                status.st_uid,
-                status.st_gid,
-                None if stat.S_ISDIR(status.st_mode) else (status.st_size, status.st_nlink),
-                status.st_mtime_ns if times else None,
-                first_name.setdefault(status.st_ino, relative)
-                if not stat.S_ISDIR(status.st_mode)
-                else None,
-                content,
-                sorted(attributes.items()),
-            )
-    return found
-
-
-def assert_same(
-    found: dict[str, tuple[object, ...]], expected: dict[str, tuple[object, ...]]
-) -> None:
-    assert found.keys() == expected.keys()
-    different = {
-        name: (found[name], expected[name]) for name in found if found[name] != expected[name]
-    }
-    assert not different, f"{len(different)} differ, first: {next(iter(different.items()))}"
+from programs import PROJECT, assert_same, fingerprint, make_odd_files, run
 
 
 @pytest.fixture(scope="module")
@@ -106,26 +31,7 @@ def source_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "site-packages", "dist-packages", "test", "tests", "config-*", "*.a"
         ),
     )
-    odd = root / "odd"
-    odd.mkdir()
-    (odd / "file").write_bytes(b"data" * 5000)
-    os.link(odd / "file", odd / "hard link")
-    os.symlink("file", odd / "symlink")
-    os.symlink("nowhere/at/all", odd / "dangling")
-    os.mkfifo(odd / "fifo", 0o640)
-    (odd / ("n" * 255)).write_bytes(b"long")
-    (odd / "new\nline").write_bytes(b"")
-    Path(os.fsdecode(os.fsencode(odd) + b"/not utf-8 \xff\xfe")).write_bytes(b"x")
-    with open(odd / "sparse", "wb") as file:
-        file.truncate(50 << 20)
-        file.seek(20 << 20)
-        file.write(b"island")
-    (odd / "read only").write_bytes(b"r")
-    os.chmod(odd / "read only", 0o444)
-    os.chmod(odd / "file", 0o4755)
-    os.setxattr(odd / "sparse", "user.colour", b"blue")
-    os.utime(odd / "new\nline", ns=(1_000_000_001, 999_999_999_123_456_789))
-    subprocess.run(["setfacl", "-m", "u:65534:r-x", str(odd)], check=True)
+    make_odd_files(root / "odd")
     return root
 
 
