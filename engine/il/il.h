@@ -30,7 +30,7 @@
 #define IL_OWN_FDS 128u     /* numbers set aside for the library's own descriptors */
 #define IL_FILES 8192u      /* open files of mounts at a time */
 #define IL_DEVS 64u         /* file systems without a disk that are read: mounts, /proc, tmpfs */
-#define IL_THREADS 256u     /* records of threads; more threads share them */
+#define IL_THREADS 256u     /* records of threads; further threads share the last */
 #define IL_WORDS 1024u      /* words that order implicit offsets; more descriptions share them */
 #define IL_LEASES 4096u     /* leases remembered */
 #define IL_MAPPED 256u      /* inodes that were mapped shared and writable */
@@ -126,6 +126,7 @@ extern struct il_state *il; /* NULL until the library has started */
 
 struct il_thread {
     struct il_record *record; /* NULL until the first bypass */
+    bool shares;              /* the record and its tallies with other threads */
     uint32_t busy;
     uint32_t poisoned;
     uint32_t index;
@@ -216,6 +217,7 @@ void il_left(enum il_call call, int fd, enum il_reason reason); /* counts, if a 
 bool il_seek(int fd, off64_t off, int whence, off64_t *ret);
 
 /* -- stats.c ----------------------------------------------------------------------------------- */
+/* What was bypassed is counted before the guard is left: nobody else writes the tally then. */
 void il_count(enum il_call call, enum il_reason reason, uint64_t calls, uint64_t bytes);
 void il_count_attach(uint64_t ns);
 void il_stats_start(void);

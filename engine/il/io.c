@@ -176,13 +176,15 @@ bool il_read(enum il_call call, int fd, const struct iovec *iov, int n, off64_t 
                                : read_all(&file, fd, iov, n, (uint64_t)off);
         if (got < 0) {
             why = (int)after_error(&file, got);
+        } else {
+            il_count(call, IL_BYPASSED, 1, (uint64_t)got);
         }
         il_leave();
         errno = saved;
         *ret = got;
     }
-    if (why >= 0) {
-        il_count(call, (enum il_reason)why, 1, why ? (uint64_t)want : (uint64_t)*ret);
+    if (why > 0) {
+        il_count(call, (enum il_reason)why, 1, (uint64_t)want);
     }
     return !why;
 }
@@ -356,11 +358,14 @@ bool il_write(enum il_call call, int fd, const struct iovec *iov, int n, off64_t
         if (!why) {
             got = write_now(&file, fd, iov, n, off, want, &why);
         }
+        if (!why) {
+            il_count(call, IL_BYPASSED, 1, (uint64_t)got);
+        }
         il_leave();
         errno = saved;
     }
-    if (why >= 0) {
-        il_count(call, (enum il_reason)why, 1, why ? (uint64_t)want : (uint64_t)got);
+    if (why > 0) {
+        il_count(call, (enum il_reason)why, 1, (uint64_t)want);
     }
     if (why && (got == -EAGAIN || got == -EINVAL)) {
         return false;
@@ -416,9 +421,9 @@ bool il_seek(int fd, off64_t off, int whence, off64_t *ret)
         }
         int saved = errno;
         got = seek_next(&file, fd, off, whence);
+        il_count(IL_CALL_lseek, got == -EAGAIN ? IL_engine : IL_BYPASSED, 1, 0);
         il_leave();
         errno = saved;
-        il_count(IL_CALL_lseek, got == -EAGAIN ? IL_engine : IL_BYPASSED, 1, 0);
         if (got == -EAGAIN) {
             return false;
         }

@@ -106,7 +106,9 @@ bool il_enter(void)
         return false;
     }
     if (__builtin_expect(!il_self.record, 0)) {
-        il_self.index = atomic_fetch_add(&il->threads, 1) % IL_THREADS;
+        uint32_t number = atomic_fetch_add(&il->threads, 1);
+        il_self.shares = number >= IL_THREADS - 1;
+        il_self.index = il_self.shares ? IL_THREADS - 1 : number;
         il_self.record = &il->thread[il_self.index];
     }
     il_self.frame = here;
@@ -118,8 +120,10 @@ bool il_enter(void)
         il_leave();
         return false;
     }
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &il_self.cancel);
-    il_self.busy = 2;
+    if (!__libc_single_threaded) { /* else nobody is there to cancel it */
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &il_self.cancel);
+        il_self.busy = 2;
+    }
     return true;
 }
 
@@ -128,7 +132,11 @@ void il_leave(void)
     if (il_self.busy == 2) {
         pthread_setcancelstate(il_self.cancel, NULL);
     }
-    atomic_fetch_sub_explicit(&il_self.record->busy, 1, memory_order_release);
+    if (il_self.shares) {
+        atomic_fetch_sub_explicit(&il_self.record->busy, 1, memory_order_release);
+    } else {
+        atomic_store_explicit(&il_self.record->busy, 0, memory_order_release);
+    }
     atomic_signal_fence(memory_order_seq_cst);
     il_self.busy = 0;
 }

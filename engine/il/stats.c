@@ -109,15 +109,27 @@ static struct il_stats *get(void)
     return __builtin_expect(s != NULL, 1) ? s : make();
 }
 
+static void add_alone(_Atomic uint64_t *sum, uint64_t n)
+{
+    uint64_t old = atomic_load_explicit(sum, memory_order_relaxed);
+
+    atomic_store_explicit(sum, old + n, memory_order_relaxed);
+}
+
 void il_count(enum il_call call, enum il_reason reason, uint64_t calls, uint64_t bytes)
 {
     struct il_stats *s = get();
 
     if (s) {
         struct tally *t =
-            reason ? &s->left[call][reason] : &s->bypass[il_self.index % IL_THREADS][call];
-        atomic_fetch_add_explicit(&t->calls, calls, memory_order_relaxed);
-        atomic_fetch_add_explicit(&t->bytes, bytes, memory_order_relaxed);
+            reason ? &s->left[call][reason] : &s->bypass[il_self.index][call];
+        if (reason || il_self.shares) {
+            atomic_fetch_add_explicit(&t->calls, calls, memory_order_relaxed);
+            atomic_fetch_add_explicit(&t->bytes, bytes, memory_order_relaxed);
+        } else { /* ours alone; a locked addition costs as much as the whole look-up of a lease */
+            add_alone(&t->calls, calls);
+            add_alone(&t->bytes, bytes);
+        }
     }
 }
 
