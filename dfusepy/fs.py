@@ -19,6 +19,7 @@ import functools
 import logging
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -61,7 +62,9 @@ DIR_PAGE_MOST = 24 << 10
 
 # Handles. Inode numbers never get so large.
 _APPENDS = 1 << 63
-_INODE = _APPENDS - 1
+_UNMAPPED = 1 << 62  # it cannot be read, so nothing is mapped through it
+_INODE = _UNMAPPED - 1
+_TOLD_SIZES = 64  # that the kernel may hold for a file's end while an append is on its way
 _PAGE_BYTES = 4096  # the kernel writes dirty pages of maps back whole
 
 _SHARED = 1  # of Attr.flags, as Attr.shared
@@ -205,8 +208,8 @@ class Operations(pyfuse3.Operations):
         # inodes written since. Both forget with the kernel.
         self._seen: dict[int, int] = {}
         self._written: set[int] = set()
-        # Size that the kernel was told last, of files that were opened for appending.
-        self._told: dict[int, int] = {}
+        # Sizes that the kernel was told, the last one last, of files opened for appending.
+        self._told: dict[int, deque[int]] = {}
 
     # -- how the engine is called --------------------------------------------------------------
 
@@ -262,16 +265,24 @@ class Operations(pyfuse3.Operations):
         entry.attr_timeout = 0 if flags & _SHARED else self._attr_timeout
         entry.entry_timeout = self._entry_timeout
         if self._told and attr.ino in self._told:
-            self._told[attr.ino] = attr.size
+            self._tell(attr.ino, attr.size)
         return entry
+
+    def _tell(self, ino: int, size: int) -> None:
+        """The kernel hears of a size, or knows it from what it does itself."""
+        told = self._told.setdefault(ino, deque(maxlen=_TOLD_SIZES))
+        if not told or told[-1] != size:
+            told.append(size)
 
     def _opened(self, attr: Attr, flags: int) -> FileInfo:
         keep = self._keep and self._seen.get(attr.ino) == attr.version
         self._seen[attr.ino] = attr.version
         handle: int = attr.ino
         if flags & os.O_APPEND and self._session is not None:
-            handle |= _APPENDS
-            self._told.setdefault(attr.ino, attr.size)
+            handle |= _APPENDS | (0 if flags & os.O_RDWR else _UNMAPPED)
+            self._tell(attr.ino, attr.size)
+        elif flags & os.O_TRUNC and attr.ino in self._told:
+            self._tell(attr.ino, 0)
         return FileInfo(fh=handle, direct_io=self._direct, keep_cache=keep)
 
     # -- names ---------------------------------------------------------------------------------
@@ -459,18 +470,20 @@ class Operations(pyfuse3.Operations):
         inode = Inode(fh & _INODE)
         self._written.add(inode)
         if self._told and inode in self._told:
-            return self._write_told(now, inode, off, buf, fh != inode)
+            return self._write_told(now, fh, off, buf)
         return self._fs.write(inode, off, buf, now)
 
-    def _write_told(self, now: int, inode: Inode, off: int, buf: bytes, appends: bool) -> int:
+    def _write_told(self, now: int, fh: int, off: int, buf: bytes) -> int:
         """Writes to a file that is open for appending.
 
-        The kernel sends an append with its own end of the file as the offset. It may also choose
-        any writable handle to write a dirty page of a map back: such a write begins with a page and
-        before the end, and stays where it is.
+        The kernel sends an append with its own end of the file as the offset, which may be any size
+        that it was told lately. It may also choose a handle that can be read to write a dirty page
+        of a map back: such a write begins with a page and before the end, and stays where it is.
         """
+        inode = Inode(fh & _INODE)
         told = self._told[inode]
-        if appends and (off % _PAGE_BYTES or off >= told):
+        placed = off % _PAGE_BYTES == 0 and off < told[-1] and off not in told
+        if fh & _APPENDS and (fh & _UNMAPPED or not placed):
             length, at = self._fs.write_at(inode, off, buf, now | APPEND)
             if at != off and self._session is not None:
                 # The kernel put these bytes at `off` into its pages.
@@ -478,7 +491,9 @@ class Operations(pyfuse3.Operations):
                 self._session.forget_pages(inode)
         else:
             length = self._fs.write(inode, off, buf, now)
-        self._told[inode] = max(told, off + length)
+        end, last = off + length, told[-1]
+        self._tell(inode, end)
+        self._tell(inode, max(end, last))
         return length
 
     @quick

@@ -527,7 +527,8 @@ void cohere_wrote(struct cohere *co, uint64_t ino)
     pthread_mutex_unlock(&co->lock);
 }
 
-static bool wrote_within(struct cohere *co, uint64_t ino, uint64_t within_ns)
+/* When that was the last time, or later; 0: never. */
+static uint64_t wrote_at(struct cohere *co, uint64_t ino)
 {
     struct writer *w = writer_slot(co, ino);
     uint64_t at_ns;
@@ -535,6 +536,13 @@ static bool wrote_within(struct cohere *co, uint64_t ino, uint64_t within_ns)
     pthread_mutex_lock(&co->lock);
     at_ns = w->ino == ino ? w->at_ns : co->displaced_ns;
     pthread_mutex_unlock(&co->lock);
+    return at_ns;
+}
+
+static bool wrote_within(struct cohere *co, uint64_t ino, uint64_t within_ns)
+{
+    uint64_t at_ns = wrote_at(co, ino);
+
     return at_ns && base_mono_ns() - at_ns < within_ns;
 }
 
@@ -546,6 +554,12 @@ bool cohere_shared(struct cohere *co, uint64_t ino)
 bool cohere_wrote_lately(struct cohere *co, uint64_t ino)
 {
     return wrote_within(co, ino, LATELY_NS);
+}
+
+/* One that came back after a restart may know what nobody here knows of. */
+bool face_alone(struct face *face, uint64_t ino)
+{
+    return !face->resuming_ns && wrote_at(face->co, ino) == 0;
 }
 
 void cohere_renamed(struct cohere *co, uint64_t dir, const char *name, uint32_t name_len)

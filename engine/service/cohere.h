@@ -131,6 +131,8 @@ void cohere_wrote(struct cohere *co, uint64_t ino);
 bool cohere_shared(struct cohere *co, uint64_t ino);
 /* ... or within a minute: a mount that comes back after a restart may hold older pages. */
 bool cohere_wrote_lately(struct cohere *co, uint64_t ino);
+/* Nobody else has changed the inode's data since the face's kernel began to know of it. */
+bool face_alone(struct face *face, uint64_t ino);
 /* A name is about to change while there is no mount: one that comes back may hold it. */
 void cohere_renamed(struct cohere *co, uint64_t dir, const char *name, uint32_t name_len);
 

@@ -107,8 +107,24 @@ static int write_begin(struct call *c)
     return ret < 0 ? ret : change_begin(c);
 }
 
-/* The kernel of a mount has placed an append at its own idea of the end, which is right unless
- * somebody else writes: then the engine places it, and the kernel forgets where it put it. */
+/* The kernel of a mount has placed an append at its own idea of the end, which may be as old as the
+ * descriptor: so the engine places it. Where nobody else writes, an offset that is not the end is
+ * meant (O_APPEND was taken off); the size is looked at first, since who changes it says so before.
+ */
+static int append_flags(struct call *c, unsigned *flags)
+{
+    struct dfe_attr attr;
+    int ret;
+
+    if (!c->h->face || !(*flags & DFE_APPEND))
+        return 0;
+    ret = dfe_fs_getattr(c->fs, c->e->ino, c->flags & DFE_NOWAIT, &attr);
+    if (ret == 0 && attr.size != c->e->off && face_alone(c->h->face, c->e->ino))
+        *flags &= ~(unsigned)DFE_APPEND;
+    return ret;
+}
+
+/* Where the engine has put an append elsewhere, the kernel forgets where it had put it. */
 int64_t op_write(struct call *c)
 {
     unsigned flags = c->flags;
@@ -116,11 +132,11 @@ int64_t op_write(struct call *c)
     ssize_t n;
     int ret;
 
-    ret = write_begin(c);
+    ret = append_flags(c, &flags);
+    if (ret == 0)
+        ret = write_begin(c);
     if (ret < 0)
         return ret;
-    if (c->mount && flags & DFE_APPEND && !cohere_shared(c->hc->cohere, c->e->ino))
-        flags &= ~(unsigned)DFE_APPEND;
     n = dfe_fs_write(c->fs, c->e->ino, c->e->off, c->push, c->push_len, flags, &at);
     if (n >= 0) {
         c->out->value = at;
