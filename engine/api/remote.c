@@ -181,13 +181,18 @@ int remote_open(struct remote_pool *pool, struct client_call *call, uint32_t *ha
 int remote_close(struct remote_pool *pool, uint32_t handle, struct list *link)
 {
     int64_t ret = remote_alive(pool);
+    uint64_t epoch;
 
     if (ret < 0)
         return 0; /* a child's copy: the parent's handle stays open */
     pthread_mutex_lock(&pool->lock);
     list_del(link);
+    epoch = client_epoch(pool->client);
     pthread_mutex_unlock(&pool->lock);
     ret = ask_to_close(pool, handle);
+    /* A worker that took over meanwhile was not asked to open it. */
+    if (ret == -EBADF && client_epoch(pool->client) != epoch)
+        ret = 0;
     pthread_mutex_lock(&pool->lock);
     give_number(pool, handle);
     pthread_mutex_unlock(&pool->lock);
