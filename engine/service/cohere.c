@@ -285,14 +285,8 @@ bool face_lost(struct face *face)
     return atomic_load(&face->lost);
 }
 
-int face_next(struct face *face, uint64_t done, struct face_waiter *w)
+static void face_done_locked(struct face *face, uint64_t done)
 {
-    struct cohere *co = face->co;
-    struct list wake;
-    int ret = 1;
-
-    list_init(&wake);
-    pthread_mutex_lock(&co->lock);
     list_for_each_safe(l, tmp, &face->sent)
     {
         struct item *item = container_of(l, struct item, link);
@@ -301,8 +295,26 @@ int face_next(struct face *face, uint64_t done, struct face_waiter *w)
             continue;
         if (!item->change)
             face->n_told--;
-        item_done(co, item);
+        item_done(face->co, item);
     }
+}
+
+void face_done(struct face *face, uint64_t done)
+{
+    pthread_mutex_lock(&face->co->lock);
+    face_done_locked(face, done);
+    pthread_mutex_unlock(&face->co->lock);
+}
+
+int face_next(struct face *face, uint64_t done, struct face_waiter *w)
+{
+    struct cohere *co = face->co;
+    struct list wake;
+    int ret = 1;
+
+    list_init(&wake);
+    pthread_mutex_lock(&co->lock);
+    face_done_locked(face, done);
     if (face->parked) {
         ret = -EBUSY;
     } else {

@@ -79,6 +79,8 @@ struct face_waiter {
 /* done: the id that has been carried out, or 0. 0: w->inval is filled; 1: w->fn will be called once
  * (never from within this call); -ESHUTDOWN: stopped; -ETIMEDOUT: let go; -EBUSY: another waits. */
 int face_next(struct face *face, uint64_t done, struct face_waiter *w);
+/* The first half of face_next: whoever waits for that id goes on. */
+void face_done(struct face *face, uint64_t done);
 void face_stop(struct face *face);
 bool face_lost(struct face *face);
 /* An invalidation that nobody waits for. */

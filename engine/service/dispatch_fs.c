@@ -160,8 +160,12 @@ int64_t op_inval_next(struct call *c)
 
     if (!face)
         return base_refuse(-EINVAL, "the handle is not a mount's");
+    if (!c->req->later && must_not_wait(c)) {
+        face_done(face, c->e->off); /* whoever waits for it does not wait for our thread, too */
+        return -EINPROGRESS;
+    }
     if (!c->req->later)
-        return must_not_wait(c) ? -EINPROGRESS : wait_for_news(c, face);
+        return wait_for_news(c, face);
     p = pending_new(c);
     if (!p)
         return -ENOMEM;
