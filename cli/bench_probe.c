@@ -30,6 +30,7 @@
 #define FILE_BYTES (16u << 20)
 #define BATCH 16u /* calls between two looks at the clock; of streams as many as fill a buffer */
 #define STREAM_BATCH 256u
+#define WARM 16u /* batches: the whole file, of blocks its hot part */
 #define MOST 100000u
 #define ATTACH_CALLS 64u /* more than the library waits for */
 
@@ -119,7 +120,7 @@ static double measure(void (*call)(unsigned i), unsigned batch, unsigned ms)
     uint64_t begun, t;
     unsigned n = 0, i = 0;
 
-    while (i < STREAM_BATCH) /* what is to be hot becomes hot; programs attach */
+    while (i < WARM * batch) /* what is to be hot becomes hot; programs attach */
         call(i++);
     for (begun = t = now_ns(); n < MOST && t - begun < ms * 1000000ull; n++) {
         for (unsigned k = 0; k < batch; k++)
