@@ -85,7 +85,9 @@ class Siege:
                 fs.write(attr.ino, 0, os.urandom(1 << 20))
         self.prey = [int(attr.ino) for attr in made]
 
-    def start(self, role: int, uid: int, seconds: float, number: int) -> subprocess.Popen[str]:
+    def start(
+        self, role: int, uid: int, seconds: float, number: int, secret: bytes = SECRET
+    ) -> subprocess.Popen[str]:
         [record] = self.mount.home.services()
         path = Path(record.socket)
         stranger = uid == NOBODY
@@ -93,7 +95,7 @@ class Siege:
         label = "data" if stranger or role == MOUNT else "prey"
         words: Sequence[object] = (
             *(path.parent, path.name, role, uid, self.seed + number, int(seconds), label),
-            *(SECRET.hex() if stranger else "-", *inos),
+            *(secret.hex() if stranger else "-", *inos),
         )
         return subprocess.Popen(
             [str(self.program), *map(str, words)],
@@ -136,6 +138,14 @@ class Siege:
             f" {statistics.median(took) * 1e3:.2f} ms, all within {max(took) * 1e3:.0f} ms"
         )
         return line, took
+
+    def would_see(self) -> None:
+        """What the attackers look for secrets with finds what they may read."""
+        known = victims.shared_bytes()[1 << 17 :][: len(SECRET)]
+        with self.start(IL, NOBODY, 30, 0, known) as process:
+            err = process.communicate()[1]
+        assert process.returncode == 1
+        assert "the secret is in memory" in err
 
     def _await(self, process: subprocess.Popen[str], seconds: float) -> str:
         while process.poll() is None:  # keeps the secret in memory

@@ -21,6 +21,7 @@ pytestmark = [
 
 def test_hostile_clients(served: Mount, seed: int, tmp_path: Path) -> None:
     siege = Siege(served, tmp_path, seed)
+    siege.would_see()
     line, took_s = siege.run([(IL, NOBODY), (IL, 0), (API, 0)], 40)
     print(line)
     assert statistics.median(took_s) < 0.02
