@@ -9,8 +9,7 @@
  *
  * Rights: roles API and MOUNT are for the owner of the pool (the uid this process runs as) and
  * root; session_new refuses others. Role IL is for anybody: file systems by label, data calls by
- * inode, each checked against the inode's owner, mode and ACL for the client's uid and groups, or
- * proved by descriptor (session_prove).
+ * inode, which anybody but those two shows a descriptor of first (session_prove).
  *
  * Threads: any, one at a time for each request; session_end waits for what runs.
  */

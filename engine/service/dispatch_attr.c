@@ -15,7 +15,9 @@ int64_t op_getattr(struct call *c)
     struct dfe_attr attr;
     int ret;
 
-    ret = mark(c, c->e->ino, MARK_ATTR);
+    ret = rights_check(c->s, c->hc, c->e->ino, RIGHT_EITHER, c->flags);
+    if (ret == 0)
+        ret = mark(c, c->e->ino, MARK_ATTR);
     if (ret == 0)
         ret = dfe_fs_getattr(c->fs, c->e->ino, c->flags, &attr);
     if (ret == 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rights of a session to an inode: owner, group, other, ACL, or a descriptor that was shown. */
+/* Rights of a session to an inode: by who it is, or by a descriptor that was shown. */
 #include "service/rights.h"
 
 #include <errno.h>
@@ -7,21 +7,9 @@
 #include <sys/stat.h>
 
 #include "base/log.h"
-#include "base/words.h"
 #include "service/session.h"
 
-#define ACL_XATTR "system.posix_acl_access"
 #define CAPS_XATTR "security.capability"
-/* Entries that are looked at: Linux takes no more in 64 KiB, and who has as many is refused. */
-#define ACL_MAX_BYTES 4096u
-
-enum {
-    ACL_USER = 0x02,
-    ACL_GROUP_OBJ = 0x04,
-    ACL_GROUP = 0x08,
-    ACL_MASK = 0x10,
-    ACL_OTHER = 0x20
-};
 
 void rights_open(struct rights *r)
 {
@@ -107,66 +95,7 @@ void rights_forget(struct session *s, const struct host_cont *hc)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* -- what the bits say ------------------------------------------------------------------------ */
-
-static bool in_group(const struct session *s, uint32_t gid)
-{
-    bool in = s->gid == gid;
-
-    for (unsigned i = 0; !in && i < s->n_groups; i++)
-        in = s->groups[i] == gid;
-    return in;
-}
-
-/* As acl_permission_check of Linux: the first class that fits decides; of groups any one may. Its
- * bits are r = 4, w = 2. */
-static unsigned acl_bits(const struct session *s, const struct dfe_attr *attr, const uint8_t *acl,
-                         size_t len)
-{
-    unsigned mask = 7, named = 0, group = 0, other = 0;
-    bool user = false, grouped = false;
-
-    for (size_t at = 4; at + 8 <= len; at += 8) {
-        unsigned tag = get_le16(acl + at), perm = get_le16(acl + at + 2) & 7;
-        uint32_t id = get_le32(acl + at + 4);
-
-        if (tag == ACL_USER && id == s->uid) {
-            user = true;
-            named = perm;
-        } else if ((tag == ACL_GROUP_OBJ && in_group(s, attr->gid)) ||
-                   (tag == ACL_GROUP && in_group(s, id))) {
-            grouped = true;
-            group |= perm;
-        } else if (tag == ACL_MASK) {
-            mask = perm;
-        } else if (tag == ACL_OTHER) {
-            other = perm;
-        }
-    }
-    return user ? named & mask : grouped ? group & mask : other;
-}
-
-static int mode_bits(struct session *s, struct dfe_fs *fs, const struct dfe_attr *attr,
-                     unsigned flags, unsigned *bits)
-{
-    uint8_t acl[ACL_MAX_BYTES];
-    int len;
-
-    if (s->uid == attr->uid) {
-        *bits = attr->mode >> 6 & 7;
-        return 0;
-    }
-    len = dfe_fs_getxattr(fs, attr->ino, ACL_XATTR, strlen(ACL_XATTR), acl, sizeof(acl), flags);
-    if (len == -ERANGE)
-        *bits = 0;
-    else if (len == -ENODATA || len == -EOPNOTSUPP)
-        *bits = attr->mode >> (in_group(s, attr->gid) ? 3 : 0) & 7;
-    else if (len < 0)
-        return len;
-    else
-        *bits = acl_bits(s, attr, acl, (size_t)len);
-    return 0;
-}
+/* -- what is decided -------------------------------------------------------------------------- */
 
 /* Nothing for a write to take away? */
 static int look_plain(struct dfe_fs *fs, const struct dfe_attr *attr, unsigned flags,
@@ -190,19 +119,15 @@ static int decide(struct session *s, struct host_cont *hc, uint64_t ino, unsigne
 {
     struct rights_slot slot = {.hc = hc, .ino = ino, .count = atomic_load(&hc->rights)};
     struct dfe_attr attr;
-    unsigned bits = 6;
     int ret;
 
     ret = dfe_fs_getattr(hc->fs, ino, flags, &attr);
-    if (ret == 0 && s->uid != 0 && s->role == PROTO_ROLE_IL)
-        ret = mode_bits(s, hc->fs, &attr, flags, &bits);
     if (ret == 0)
         ret = look_plain(hc->fs, &attr, flags, &slot.plain);
     if (ret < 0)
         return ret;
     slot.regular = S_ISREG(attr.mode);
-    slot.may = (bits & 4 ? RIGHT_READ : 0) | (bits & 2 ? RIGHT_WRITE : 0);
-    slot.may |= (uint8_t)proved(s, hc, ino);
+    slot.may = rights_window(s, hc) ? RIGHT_READ | RIGHT_WRITE : (uint8_t)proved(s, hc, ino);
     remember(s, &slot);
     *out = slot;
     return 0;

@@ -2,6 +2,10 @@
 /*
  * Who may do what with an inode: sessions of interception are anybody's.
  *
+ * Root and the owner of the pool, who can read its device, may use any file. Others show their
+ * descriptor first: the bits of an inode are not enough, since it is named by its number, and the
+ * kernel would have asked for a way to it: a mount that is open to them, and directories.
+ *
  * Decisions are kept for as long as nobody changes rights in the file system: everything that does
  * goes through the dispatcher, which counts it (host_cont.rights) after it has been applied. What
  * was decided while the change was under way has the old count and is not believed.
