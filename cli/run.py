@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import click
@@ -58,6 +59,8 @@ def run(report: str | None, command: tuple[str, ...]) -> None:
             f"the dynamic loader cannot preload {library}",
             "Install into a folder without blanks and colons in its path.",
         )
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)  # Python ignores them, and programs would, too
     env = interception.environment(library, None if report is None else _new_report(report))
     try:
         os.execvpe(command[0], command, env)

@@ -85,6 +85,8 @@ def test_explain_a_live_process(home: Home, mount: Mount, behaviours: Path, libr
 
 def test_run_keeps_the_exit_status_and_says_what_it_cannot_run(home: Home) -> None:
     home.run("run", "--", "sh", "-c", "exit 7", status=7)
+    for signal in (13, 25):  # SIGPIPE and SIGXFSZ end programs, though Python ignores them
+        home.run("run", "--", "sh", "-c", f"kill -{signal} $$", status=-signal)
     assert "No such file" in home.run("run", "--", "/absent/program", status=127).stderr
     assert "explaining" in home.run("il", "explain", os.getpid(), status=1).stderr
     home.run("run", status=2)
