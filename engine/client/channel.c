@@ -3,6 +3,7 @@
 #include <linux/memfd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "client/client_int.h"
 #include "client/sys.h"
@@ -127,6 +128,7 @@ struct thread *thread_get(bool make)
 /* Memory that this process writes and the engine reads. */
 static int make_push(struct channel *ch, uint32_t push_bytes)
 {
+    struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
     int rc, fd = (int)sys_call(SYS_memfd_create, (long)"dfusepy-push",
                                MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL, 0, 0, 0, 0);
 
@@ -136,6 +138,10 @@ static int make_push(struct channel *ch, uint32_t push_bytes)
     if (fd < 0)
         return fd;
     ch->sq_bytes = sizeof(struct proto_sq) + push_bytes;
+    rc = -EFBIG; /* the kernel would send SIGXFSZ */
+    sys_call(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, (long)&limit, 0, 0);
+    if (limit.rlim_cur < ch->sq_bytes)
+        goto fail;
     rc = (int)sys_call(SYS_ftruncate, fd, (long)ch->sq_bytes, 0, 0, 0, 0);
     if (rc < 0)
         goto fail;

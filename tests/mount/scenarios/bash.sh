@@ -43,9 +43,19 @@ cat numbers numbers numbers >>numbers2
 head -c 1000000 /dev/zero | tr '\0' x | tee zeros | wc -c
 tail -c +999990 zeros
 paste -d, numbers sorted | awk -F, '$1 != $2 { bad++ } END { print NR, bad + 0 }'
+set +o pipefail
+seq 1000000 | head -n 1 >first
+echo "${PIPESTATUS[*]}"
+set -o pipefail
 printf 'a\0b' | od -c >od
 (umask 077; : >private)
 (ulimit -f 4; head -c 100000 /dev/zero >limited) 2>/dev/null || echo "status $?"
+(
+    ulimit -f 4
+    for number in $(seq 100); do echo "$number" >>few; done
+    for number in $(seq 100); do echo "$number"; done >many
+    cat many
+) | wc
 stat -c '%s %a' private
 exec 5>gone
 rm gone
