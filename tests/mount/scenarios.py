@@ -14,7 +14,7 @@ import sysconfig
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -26,7 +26,7 @@ from programs import PROJECT, Entry, assert_same, environment, fingerprint, make
 from dfusepy import interception
 
 HERE = Path(__file__).resolve().parent
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 POSTGRES = Path(shutil.which("initdb") or "/nowhere/initdb").resolve().parent
 
 
@@ -39,6 +39,7 @@ class Scenario:
     module: str | None = None  # and without this one of Python
     varies: tuple[str, ...] = ()  # files whose content tells times, inode numbers and the like
     tree: bool = True  # whether to look at the tree at all
+    more: Mapping[str, str] = field(default_factory=dict)  # of the script's environment
 
     @property
     def why_not(self) -> str:
@@ -67,7 +68,12 @@ SCENARIOS = (
     Scenario("torch", module="torch", varies=("model.pt",)),
     Scenario("zip", ("zip", "unzip")),
 )
-LONG_SCENARIOS = (Scenario("postgres", ("initdb", "pgbench"), tree=False),)
+# By hand (scripts/soak programs): they take long, or programs that scripts/setup does not install.
+LONG_SCENARIOS = (
+    Scenario("postgres", ("initdb", "pgbench"), tree=False),
+    Scenario("venv", varies=("*.pyc", "*/RECORD"), more={"VENV": "--symlinks"}),
+    Scenario("engine", ("meson", "ninja", "cc")),
+)
 
 
 # -- what the scripts take -------------------------------------------------------------------------
@@ -190,7 +196,9 @@ class Sides:
         script = HERE / "scenarios" / f"{scenario.name}.sh"
         short = self.base / "s"  # sockets have short names
         more = {
+            **scenario.more,
             "SOURCE": self.source,
+            "PROJECT": PROJECT,
             "PYTHON": sys.executable,
             "PG": POSTGRES,
             "SHORT": short,
@@ -303,3 +311,17 @@ def make_sides() -> Iterator[Sides]:
             assert mount.check() == []
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+def soak() -> str:
+    """All scripts, also the long ones. AssertionError: the sides differ."""
+    with make_sides() as sides:
+        for scenario in (*SCENARIOS, *LONG_SCENARIOS):
+            start = time.monotonic()
+            if scenario.why_not:
+                print(f"{scenario.name}: skipped, {scenario.why_not}", flush=True)
+                continue
+            sides.compare(scenario)
+            print(f"{scenario.name}: {time.monotonic() - start:.1f} s", flush=True)
+        share, table = sides.share()
+        return f"{100 * share:.1f} % of the bytes bypassed\n{table}"

@@ -13,10 +13,10 @@ export LC_ALL=C PGDATA=$PWD/data PGHOST=$SHORT PGUSER=postgres
 "${run[@]}" "$PG/pgbench" -q -i -s 2 bench 2>/dev/null
 "${run[@]}" "$PG/pgbench" --random-seed=7 -t 300 bench | grep -e processed -e failed
 "${run[@]}" "$PG/psql" -At -c 'select count(*), sum(abalance) from pgbench_accounts' bench
-"${run[@]}" "$PG/psql" -At -c 'create index on pgbench_accounts(abalance); vacuum full' bench
+"${run[@]}" "$PG/psql" -At -c 'create index on pgbench_accounts(abalance)' -c 'vacuum full' bench
 "${run[@]}" "$PG/pg_ctl" -w -s -m immediate stop
 "${run[@]}" "$PG/pg_ctl" -w -s -l "$PWD/log" -o "-c listen_addresses= -k $SHORT" start
 "${run[@]}" "$PG/psql" -At -c 'select count(*), sum(abalance) from pgbench_accounts' bench
-"${run[@]}" "$PG/pg_dump" bench | sha256sum
+"${run[@]}" "$PG/pg_dump" -T pgbench_history bench | grep -v restrict | sort | sha256sum
 "${run[@]}" "$PG/pg_ctl" -w -s -m fast stop
 "${run[@]}" "$PG/pg_checksums" --check 2>/dev/null | grep -i bad || true

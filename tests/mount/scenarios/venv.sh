@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# An environment; a wheel installed into it, and run. With WHOLE the environment has its own pip.
-"$PYTHON" -m venv ${WHOLE:---without-pip} env
+# An environment; a wheel installed into it, and run. VENV=--symlinks makes one with its own pip.
+"$PYTHON" -m venv "${VENV:---without-pip}" env
 pip() { "$PYTHON" -m pip --python env/bin/python "$@"; }
-[ -z "${WHOLE:-}" ] || pip() { env/bin/python -m pip "$@"; }
+[ -z "${VENV:-}" ] || pip() { env/bin/python -m pip "$@"; }
 pip install -q --no-index --no-deps "$SOURCE"/*.whl
 pip list --format=freeze --no-index | grep -v -e ^pip -e ^setuptools
 env/bin/greet reader
