@@ -44,6 +44,7 @@
 /* Tags of this process whose thread has gone on to another one, by name: direct-mapped. */
 #define LEFT_SLOTS 1024u
 #define RETIRE_STEP 64u /* records retired under one hold of the lock */
+#define CHAIN_STEP 32u  /* the same, where each is looked at beforehand */
 
 enum { KEPT_VALID = 1, KEPT_RETIRED = 2, KEPT_TAGGED = 4 };
 
@@ -448,14 +449,32 @@ static void retire(struct keep *keep, struct kept *k)
     atomic_store_explicit(&k->state, state | KEPT_RETIRED, memory_order_release);
 }
 
-void keep_retire(struct keep *keep, enum keep_log log, int64_t number)
+void keep_retire_chain(struct keep *keep, enum keep_log log, int64_t from, int64_t upto)
 {
     struct ring *r = &keep->ring[log];
 
-    pthread_mutex_lock(&r->lock);
-    retire(keep, kept_of(keep, log, number));
-    trim(r);
-    pthread_mutex_unlock(&r->lock);
+    while (from) {
+        struct kept *step[CHAIN_STEP];
+        unsigned n = 0;
+
+        /* The heads have left the processor's cache long since: they come back before the lock is
+         * taken, for which every writer waits. */
+        while (from && n < CHAIN_STEP) {
+            step[n] = kept_of(keep, log, from);
+            from = from == upto ? 0 : (int64_t)step[n]->next;
+            n++;
+        }
+        pthread_mutex_lock(&r->lock);
+        for (unsigned i = 0; i < n; i++)
+            retire(keep, step[i]);
+        trim(r);
+        pthread_mutex_unlock(&r->lock);
+    }
+}
+
+void keep_retire(struct keep *keep, enum keep_log log, int64_t number)
+{
+    keep_retire_chain(keep, log, number, number);
 }
 
 void keep_cancel(struct keep *keep, enum keep_log log, int64_t number)
@@ -474,8 +493,8 @@ void keep_retire_upto(struct keep *keep, enum keep_log log, uint64_t mark)
             r->retired = r->s->tail;
         for (unsigned i = 0; i < RETIRE_STEP && more; i++) {
             struct kept *k = kept_at(r, r->retired);
-            more = r->retired < r->s->head && k->state &&
-                   (k->state & KEPT_RETIRED || k->mark <= mark);
+            more =
+                r->retired < r->s->head && k->state && (k->state & KEPT_RETIRED || k->mark <= mark);
             if (!more)
                 break;
             if (!(k->state & KEPT_RETIRED))

@@ -73,6 +73,8 @@ void keep_commit(struct keep *keep, enum keep_log log, int64_t number, uint64_t 
 void keep_cancel(struct keep *keep, enum keep_log log, int64_t number);
 /* What the record says is safe elsewhere. Any order. */
 void keep_retire(struct keep *keep, enum keep_log log, int64_t number);
+/* All from `from` on along keep_next to `upto`, or to the chain's end where that is 0. */
+void keep_retire_chain(struct keep *keep, enum keep_log log, int64_t from, int64_t upto);
 /* All whose mark is at most this, oldest first; of a log whose marks grow. */
 void keep_retire_upto(struct keep *keep, enum keep_log log, uint64_t mark);
 /* Chains of this worker's records that are not retired: the one after it; 0: none. Under a lock of

@@ -114,15 +114,6 @@ bool kept_pressed(const struct cache *cache)
 
 /* -- publication ----------------------------------------------------------------------------- */
 
-static void retire_chain(struct keep *keep, int64_t from, int64_t upto)
-{
-    while (from) {
-        int64_t next = from == upto ? 0 : keep_next(keep, KEEP_DATA, from);
-        keep_retire(keep, KEEP_DATA, from);
-        from = next;
-    }
-}
-
 void kept_published(struct cache_file *file, int64_t upto)
 {
     struct cache *cache = file->cache;
@@ -134,13 +125,13 @@ void kept_published(struct cache_file *file, int64_t upto)
     if (file->kept_first == 0)
         file->kept_last = 0;
     pthread_mutex_unlock(&cache->lock); /* thousands of them, where writes are small */
-    retire_chain(cache->keep, from, upto);
+    keep_retire_chain(cache->keep, KEEP_DATA, from, upto);
     pthread_mutex_lock(&cache->lock);
 }
 
 void kept_discarded(struct cache_file *file)
 {
-    retire_chain(file->cache->keep, file->kept_first, 0);
+    keep_retire_chain(file->cache->keep, KEEP_DATA, file->kept_first, 0);
     file->kept_first = file->kept_last = 0;
 }
 

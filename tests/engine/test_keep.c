@@ -319,6 +319,29 @@ static void marks(void)
     keep_close(keep);
 }
 
+/* Every second record is of one chain. */
+static void chains(void)
+{
+    struct keep *keep = fresh();
+    int64_t all[200];
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < 200; i++) {
+        all[i] = put(keep, KEEP_DATA, 100, 1);
+        CHECK(all[i] > 0);
+        if (i >= 2)
+            keep_link(keep, KEEP_DATA, all[i - 2], all[i]);
+    }
+    keep_retire_chain(keep, KEEP_DATA, all[0], all[158]); /* 80 of 100 */
+    keep_retire_chain(keep, KEEP_DATA, all[101], 0);      /* from the middle to the end: 50 */
+    keep_retire_chain(keep, KEEP_DATA, 0, 0);
+    keep_close(keep);
+    CHECK_EQ(keep_open(mem, mem_bytes, &keep), 0);
+    CHECK_EQ(keep_replay(keep, KEEP_DATA, count, &n), 0);
+    CHECK_EQ(n, 70);
+    keep_close(keep);
+}
+
 static void tags(void)
 {
     struct keep *keep = fresh();
@@ -449,6 +472,7 @@ int main(void)
     world = shared(sizeof(*world));
     RUN(full);
     RUN(marks);
+    RUN(chains);
     RUN(tags);
     RUN(homes);
     RUN(refused);
