@@ -41,6 +41,15 @@ def wait_for_end(pid: int, timeout_s: float = TIMEOUT_S) -> bool:
     return service.wait_for_end(pid, timeout_s)
 
 
+def end_at_once(pids: list[int]) -> None:
+    """kill -9 of all: none does anything after another's end."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+    for pid in pids:
+        assert wait_for_end(pid), f"process {pid} outlived SIGKILL"
+
+
 def processes_of(folder: Path) -> list[str]:
     """Processes that were started with a path below the folder: "PID command"."""
     found = []
@@ -156,9 +165,7 @@ class Mount:
 
     def crash(self) -> None:
         """Mount and engine die at once; what was only in memory is lost."""
-        if self.query()["service"]:
-            self.kill_service()
-        self.kill()
+        end_at_once([self.pid, *self._service_pids()])
 
     @property
     def worker_pid(self) -> int:
@@ -176,14 +183,17 @@ class Mount:
     def kill_service(self) -> None:
         """kill -9 of supervisor and worker at once, as a crash of the host would: what was only in
         memory is lost."""
-        [record] = self.home.services()
-        pid = self.worker_pid
-        for victim in (record.pid, pid):
-            os.kill(victim, signal.SIGSTOP)
-        for victim in (record.pid, pid):
-            os.kill(victim, signal.SIGKILL)
-        assert wait_for_end(record.pid)
-        assert wait_for_end(pid)
+        pids = self._service_pids()
+        assert pids, "there is no service"
+        end_at_once(pids)
+
+    def _service_pids(self) -> list[int]:
+        """Supervisors and workers of the pool's services."""
+        pids = []
+        for record in self.home.services():
+            children = Path(f"/proc/{record.pid}/task/{record.pid}/children").read_text()
+            pids += [record.pid, *map(int, children.split())]
+        return pids
 
     def check(self) -> list[str]:
         """Faults that `container check` finds; a dead mount frees the pool."""
