@@ -304,12 +304,16 @@ class Operations(pyfuse3.Operations):
         return self._entry(attr)
 
     def _lookup_dots(self, inode: Inode, name: bytes) -> Attr:
-        """Lookup count: +1. Asked for when a file handle is opened (NFS, open_by_handle_at)."""
+        """Lookup count: +1. Asked for when a file handle is opened (NFS, open_by_handle_at), of an
+        inode that the kernel has forgotten; the engine may not have heard of that yet."""
         if name == b"..":
             inode = self._fs.parent(inode)
         self._fs.ref(inode)
         try:
-            return self._fs.getattr(inode)
+            attr = self._fs.getattr(inode)
+            if attr.nlink == 0:
+                raise FUSEError(errno.ESTALE)
+            return attr
         except BaseException:
             self._fs.unref(inode)
             raise
