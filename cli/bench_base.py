@@ -105,14 +105,11 @@ def environment(load: float) -> dict[str, str]:
 class OurMount:
     """A container of a pool on the disk, mounted by the program itself."""
 
-    def __init__(self, bench: Bench, *, session: bool = False) -> None:
-        """session: the mount is a session with a service, whatever the default is."""
+    def __init__(self, bench: Bench) -> None:
         self.path = bench.disk / "mount"
         self.path.mkdir(exist_ok=True)
         self._home = bench.disk / "home"
         self._environment = {**os.environ, "DFUSEPY_HOME": str(self._home)}
-        if session:
-            self._environment["DFUSEPY_MOUNT_SESSION"] = "1"
         self._dfusepy("pool", "create", "bench", "--size", "512M")
         self._dfusepy("container", "create", "bench/data")
 

@@ -62,7 +62,7 @@ def sessions(bench: Bench) -> Iterator[Sessions | None]:
             bench.skipped.append(f"sessions: dfusepy {why}")
         yield None
         return
-    mount = OurMount(bench, session=True)
+    mount = OurMount(bench)
     try:
         with as_file(files("dfusepy_cli") / "bench_probe") as probe, mounted(mount):
             yield Sessions(bench, mount, probe, library)

@@ -97,7 +97,7 @@ def list_(pool: str, as_json: bool) -> None:
     Example:
       dfusepy container list demo
     """
-    with open_pool(pool, f"cannot list containers of '{pool}'", read_only=True) as handle:
+    with open_pool(pool, f"cannot list containers of '{pool}'") as handle:
         infos = [info.as_dict() for info in handle.containers()]
     emit(infos, as_json, list_text)
 
@@ -125,7 +125,7 @@ def query(container: str, as_json: bool) -> None:
     Example:
       dfusepy container query demo/data --json
     """
-    with open_container(container, f"cannot query '{container}'", read_only=True) as cont:
+    with open_container(container, f"cannot query '{container}'") as cont:
         info = {**cont.query().as_dict(), "comment": cont.get_prop("comment") or ""}
     emit(info, as_json, query_text)
 
@@ -143,7 +143,7 @@ def destroy(container: str, force: bool) -> None:
     """
     doing = f"cannot destroy container '{container}'"
     pool_name, label = split_name(container, doing)
-    with open_container(container, doing, read_only=True) as cont:
+    with open_container(container, doing) as cont:
         snapshots = cont.query().snapshots
     also = f" and {snapshots} snapshots" if snapshots else ""
     confirm(f"Container '{container}' holds data{also}", force, doing)
@@ -187,7 +187,7 @@ def get(cont: Any, name: str) -> str:
 @json_option
 def get_prop(container: str, names: tuple[str, ...], as_json: bool) -> None:
     doing = f"cannot get properties of '{container}'"
-    with open_container(container, doing, read_only=True) as cont:
+    with open_container(container, doing) as cont:
         values = {name: get(cont, name) for name in names or PROPERTIES}
     emit(values, as_json, fields)
 
@@ -241,7 +241,7 @@ def check(container: str, data: bool, as_json: bool) -> None:
       dfusepy container check demo/data --data --json
     """
     doing = f"cannot check '{container}'"
-    with open_container(container, doing, read_only=True) as cont, bar("Checking") as progress:
+    with open_container(container, doing) as cont, bar("Checking") as progress:
         faults = cont.check(data, progress)
     emit({"container": container, "faults": faults}, as_json, check_text)
     sys.exit(1 if faults else 0)

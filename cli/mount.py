@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dfusepy import mounts, preflight, service
+from dfusepy import mounts, preflight
 from dfusepy.preflight import CACHE_MODES, TIMEOUT_S, MountError, MountOptions
 
 from . import words
@@ -104,7 +104,6 @@ def build(container: str, mountpoint: str, settings: words.Settings) -> MountOpt
     where = mounts.canonical(os.path.expanduser(mountpoint))
     if log_file := settings.get("log_file"):
         settings["log_file"] = log_file.expanduser().absolute()
-    settings.setdefault("in_process", not service.sessions_wanted())
     options = MountOptions(pool.label, pool.path, label, where, **settings)
     if options.arena_bytes and options.dirty_bytes > options.arena_bytes:
         raise WrongUsage(doing, "the bound of unwritten data (dirty) exceeds the cache (arena)")

@@ -16,7 +16,7 @@ from dfusepy import mounts, pools, service
 
 from .common import CliError, WrongUsage
 
-# What a command needs of the cache: it lives for a moment.
+# What completion needs of the cache: it lives for a moment.
 ARENA_BYTES = 64 << 20
 
 # errno of the engine -> what to do about it. The engine's own text says why.
@@ -58,22 +58,18 @@ def busy(pool: pools.Pool, doing: str) -> CliError:
         why = f"the pool is held by the mount of {held.name} on {where} (process {held.pid})"
         todo = f"`dfusepy umount {where}` frees it; `dfusepy fs query {where}` looks into it."
         return CliError(doing, why, todo)
-    try:
-        served = service.running(pool.path)
-    except OSError:
-        served = None
-    if served is not None and not service.sessions_wanted():
-        why = f"the pool is in use by its service (process {served.pid})"
-        return CliError(doing, why, f"`dfusepy service stop {pool.label}` ends it.")
     why, todo = "the pool is in use by another process", "Try again when that one is done."
     return CliError(doing, why, todo)
 
 
 def failure(pool: pools.Pool, doing: str, err: OSError) -> CliError:
     """An engine's error in words."""
-    if err.errno == errno.EBUSY:
-        return busy(pool, doing)
     why = err.strerror or str(err)
+    if err.errno == errno.EBUSY:  # the pool as a whole, or what is open in its service
+        if not service.listening(pool.path):
+            return busy(pool, doing)
+        mounted = ", ".join(mounted_on(pool.path))
+        return CliError(doing, why, f"Mounts of its pool: {mounted}." if mounted else "")
     if err.errno == errno.EINVAL:
         return WrongUsage(doing, why)
     return CliError(doing, why, TODO.get(err.errno or 0, ""))
@@ -89,30 +85,22 @@ def engine_errors(pool: pools.Pool, doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def open_pool(name: str, doing: str, read_only: bool = False) -> Iterator[Any]:
-    """An open engine.Pool; all errors of the engine inside the block become CliErrors."""
+def open_pool(name: str, doing: str) -> Iterator[Any]:
+    """An engine.Pool, by a session with its service; all errors of the engine inside the block
+    become CliErrors."""
     found = find_pool(name, doing)
-    from dfusepy import engine  # only for a pool that is there: it costs start-up time
-
-    def opened() -> Any:
-        if service.sessions_wanted() or service.listening(found.path):
-            return service.open_session(found.path)
-        return engine.Pool.open(found.path, arena=ARENA_BYTES, read_only=read_only)
-
-    with engine_errors(found, doing), opened() as pool:
+    with engine_errors(found, doing), service.open_session(found.path) as pool:
         if damage := pool.query().damage:
             click.echo(f"dfusepy: {name} is damaged and open read-only: {damage}", err=True)
         yield pool
 
 
 @contextmanager
-def open_container(
-    name: str, doing: str, read_only: bool = False, snapshot: str | None = None
-) -> Iterator[Any]:
+def open_container(name: str, doing: str, snapshot: str | None = None) -> Iterator[Any]:
     """An open engine.Container of POOL/CONTAINER."""
     pool_name, label = split_name(name, doing)
     with (
-        open_pool(pool_name, doing, read_only) as pool,
+        open_pool(pool_name, doing) as pool,
         pool_container(pool, name, label, doing, snapshot) as cont,
     ):
         yield cont

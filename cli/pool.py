@@ -262,7 +262,7 @@ def query(pool: str, as_json: bool) -> None:
     """
     doing = f"cannot query pool '{pool}'"
     found = find_pool(pool, doing)
-    with open_pool(pool, doing, read_only=True) as handle:
+    with open_pool(pool, doing) as handle:
         info = {"path": str(found.path), **handle.query().as_dict()}
     emit(info, as_json, query_text)
 

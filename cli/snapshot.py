@@ -73,7 +73,7 @@ def list_(container: str, as_json: bool) -> None:
     Example:
       dfusepy container snapshot list demo/data --json
     """
-    with open_container(container, f"cannot list snapshots of '{container}'", True) as cont:
+    with open_container(container, f"cannot list snapshots of '{container}'") as cont:
         infos = [info.as_dict() for info in cont.snapshots()]
     emit(infos, as_json, list_text)
 
@@ -90,7 +90,7 @@ def destroy(container: str, name: str, force: bool) -> None:
       dfusepy container snapshot destroy demo/data before-upgrade --force
     """
     doing = f"cannot destroy snapshot '{name}' of '{container}'"
-    with open_container(container, doing, True) as cont:
+    with open_container(container, doing) as cont:
         if name not in [info.name for info in cont.snapshots()]:
             raise CliError(
                 doing,

@@ -236,8 +236,12 @@ def ensure(
     with _locked(_lock_path(path)):
         if found := find(directory):  # another one has just started it
             return str(found)
-        _await_ending(path)
-        _start(directory, path, arena, dirty, default_idle_s() if idle_s is None else idle_s)
+        try:
+            _await_ending(path)
+            _start(directory, path, arena, dirty, default_idle_s() if idle_s is None else idle_s)
+        except BaseException:
+            _lock_path(path).unlink(missing_ok=True)  # it would be there for ever
+            raise
     return str(path)
 
 
@@ -427,11 +431,3 @@ def stop_idle(pool: str | os.PathLike[str]) -> None:
             programs = "1 other program uses" if others == 1 else f"{others} other programs use"
             raise ServiceError(errno.EBUSY, f"{programs} the pool")
     stop(pool)
-
-
-# -- is a session what commands and mounts use? ------------------------------------------------
-
-
-def sessions_wanted() -> bool:
-    """Whether mounts and commands use a session, or an engine in their own process."""
-    return os.environ.get("DFUSEPY_MOUNT_SESSION", "0") not in ("", "0")

@@ -54,7 +54,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 def mount(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
     if reason := why_not():
         pytest.skip(reason)
-    home.env["DFUSEPY_MOUNT_SESSION"] = "1"
     home.run("pool", "create", "il", "--size", "768M")
     home.run("container", "create", "il/data")
     made = Mount(home, "il/data", tmp_path_factory.mktemp("il-mount"))

@@ -77,7 +77,6 @@ def seed() -> int:
 @pytest.fixture
 def served(unmounted: Mount, monkeypatch: pytest.MonkeyPatch) -> Mount:
     """A mount that is a session; this process finds its service, too."""
-    unmounted.home.env["DFUSEPY_MOUNT_SESSION"] = "1"
     monkeypatch.setenv("DFUSEPY_HOME", str(unmounted.home.path))
     unmounted.mount()
     return unmounted

@@ -296,7 +296,6 @@ def make_sides() -> Iterator[Sides]:
     base.chmod(0o755)
     try:
         for home in make_home(base):
-            home.env["DFUSEPY_MOUNT_SESSION"] = "1"
             home.run("pool", "create", "demo", "--size", "960M")
             home.run("container", "create", "demo/data")
             mount = Mount(home, "demo/data", base / "m")

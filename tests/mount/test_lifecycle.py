@@ -275,7 +275,6 @@ def test_a_mount_in_process_has_the_pool_to_itself(unmounted: Mount, tmp_path: P
 
 def test_commands_work_while_it_is_mounted(unmounted: Mount) -> None:
     home = unmounted.home
-    home.env["DFUSEPY_MOUNT_SESSION"] = "1"
     unmounted.mount()
     (unmounted.path / "file").write_bytes(b"data" * 10_000)
     home.run("container", "create", "demo/second")
@@ -287,7 +286,9 @@ def test_commands_work_while_it_is_mounted(unmounted: Mount) -> None:
     home.run("container", "destroy", "demo/second", "--force")
     assert str(unmounted.path) in home.refuse("pool", "destroy", "demo", "--force")
     assert str(unmounted.path) in home.refuse("service", "stop", "demo")
-    home.refuse("container", "destroy", "demo/data", "--force")
+    said = home.refuse("container", "destroy", "demo/data", "--force")
+    assert "container data is open" in said
+    assert str(unmounted.path) in said
     assert (unmounted.path / "file").read_bytes() == b"data" * 10_000
     state = json.loads(home.run("service", "status", "demo", "--json").stdout)
     assert [mount["mountpoint"] for mount in state["mounted"]] == [str(unmounted.path)]

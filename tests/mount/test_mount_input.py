@@ -332,16 +332,31 @@ def test_the_kernel_refuses(unmounted: Mount) -> None:
 
 
 # The program as an ordinary user: all is imported before, since that user may not be able to read
-# this interpreter's files, nor to start it for a service.
+# this interpreter's files, nor to start it for a service, which is a fork here.
 AS_USER = """
-import json, logging.handlers, os, sys
+import argparse, json, logging.handlers, os, sys, types
 import click.shell_completion, pyfuse3, trio
-from dfusepy import background, engine, fs, loop, mount
+from dfusepy import background, engine, fs, invalidate, loop, mount, service, service_main
 from dfusepy_cli import container, main, names, pool, progress, umount
 import dfusepy_cli.mount
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
+
+class Forked:
+    def __init__(self, words, stdout, pass_fds, **rest):
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.setsid()
+            os.dup2(stdout, 1)
+            os.dup2(stdout, 2)
+            sys.argv = words[2:]
+            os._exit(service_main.main() or 0)
+
+    def wait(self):
+        os.waitpid(self._pid, 0)
+
+service.subprocess = types.SimpleNamespace(Popen=Forked, DEVNULL=None)
 main.main()
 """
 
@@ -358,7 +373,6 @@ def as_user(script: str, base: Path) -> str:
         env={
             **os.environ,
             "DFUSEPY_HOME": f"{base}/data",
-            "DFUSEPY_MOUNT_SESSION": "0",
             "D": f"{sys.executable} {base}/user.py",
         },
         cwd="/",

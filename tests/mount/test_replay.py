@@ -264,7 +264,6 @@ def library() -> str:
 
 @pytest.fixture
 def worlds(home: Home, tmp_path: Path, library: str) -> Iterator[list[World]]:
-    home.env["DFUSEPY_MOUNT_SESSION"] = "1"
     os.environ["DFUSEPY_HOME"] = str(home.path)
     mount = make_container(home)
     mount.mount()

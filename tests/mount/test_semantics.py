@@ -38,7 +38,6 @@ def test_every_heading_has_a_test() -> None:
 @pytest.fixture
 def mnt(home: Home) -> Mount:
     """A container mounted on a session with its pool's service."""
-    home.env["DFUSEPY_MOUNT_SESSION"] = "1"
     mount = make_container(home, "256M")
     mount.mount()
     return mount

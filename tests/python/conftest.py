@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,10 +29,18 @@ with engine.Pool.open(sys.argv[1], arena=64 << 20):
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data directory of the test's own."""
-    monkeypatch.setenv("DFUSEPY_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A data directory of the test's own; the services of its pools end with the test."""
+    path = tmp_path / "home"
+    monkeypatch.setenv("DFUSEPY_HOME", str(path))
+    monkeypatch.setenv("DFUSEPY_SERVICE_IDLE_S", "30")
+    yield path
+    for folder in (path / "run", service.short_dir()):
+        for file in folder.glob("*.service"):
+            record = service.read_record(file)
+            if record is not None and record.pool.startswith(f"{os.path.realpath(path)}/"):
+                os.kill(record.pid, signal.SIGTERM)
+                assert service.wait_for_end(record.pid, 30)
 
 
 @pytest.fixture

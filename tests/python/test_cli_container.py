@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import dfusepy
 from dfusepy import engine
 
 Run = Callable[..., Any]
@@ -41,7 +42,7 @@ def test_create_list_query_destroy(run: Run, pool: Path) -> None:
 def test_root_owner_and_mode(run: Run, pool: Path) -> None:
     run("container", "create", "demo/data", "--mode", "1777", "--owner", "12", "34")
     with (
-        engine.Pool.open(pool, arena=64 << 20) as handle,
+        dfusepy.connect(pool) as handle,
         handle.container("data") as cont,
         cont.filesystem() as fs,
     ):
@@ -126,13 +127,14 @@ def test_check(run: Run, data: Path) -> None:
 def test_check_finds_damage(run: Run, data: Path) -> None:
     content = os.urandom(1 << 20)
     with (
-        engine.Pool.open(data, arena=64 << 20) as handle,
+        dfusepy.connect(data) as handle,
         handle.container("data") as cont,
         cont.filesystem() as fs,
     ):
         ino = fs.mknod(engine.ROOT, b"file", 0o100644).ino
         fs.write(ino, 0, content)
         fs.fsync(ino)
+    run("service", "stop", "demo")
     device = data / "data"
     raw = bytearray(device.read_bytes())
     at = raw.find(content[:4096])

@@ -96,6 +96,7 @@ def test_a_pool_in_use_is_told(held: Path) -> None:
     with pytest.raises(service.ServiceError) as caught:
         service.ensure(held)
     assert caught.value.errno == errno.EBUSY
+    assert not service.socket_path(held).with_suffix(".lock").exists()
 
 
 def test_a_held_pool_is_waited_for(served: Path) -> None:
