@@ -4,9 +4,9 @@
  *
  * A file without names goes when its last user has gone, and its owner's thread deletes it a moment
  * later. So a program that replaces or deletes a file and writes at once may come before its space:
- * whoever finds none waits for that, with nothing locked, as long as there is something to hope for.
- * A file in use may stay for hours: it is waited for while its loss of name is news, since the
- * kernel tells of its last close and its forgetting after the programs have gone on.
+ * whoever finds none waits for that, with nothing locked, as long as there is hope. A file in use
+ * may stay for hours: it is waited for while its loss of name is news, since the kernel tells of
+ * its last close and its forgetting after the programs have gone on.
  */
 #include "base/clock.h"
 #include "cache/cache_int.h"

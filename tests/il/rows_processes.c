@@ -314,10 +314,13 @@ static void spawn(void)
     SAY(read(fd, buf, 32));
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, fd, 0);
-    SAY(posix_spawn(&pid, "/bin/sh", &actions, NULL, argv, envp));
-    SAY(rows_wait(pid));
-    SAY(posix_spawnp(&pid, "sh", &actions, NULL, argv, environ));
-    SAY(rows_wait(pid));
+    for (int by_name = 0; by_name < 2; by_name++) {
+        int rc = by_name ? posix_spawnp(&pid, "sh", &actions, NULL, argv, environ)
+                         : posix_spawn(&pid, "/bin/sh", &actions, NULL, argv, envp);
+        int status = rc == 0 ? rows_wait(pid) : -1; /* the child has its say first */
+        SAY(rc);
+        SAY(status);
+    }
     SAY(lseek(fd, 0, SEEK_CUR));
     SAY(read(fd, buf, 32));
     SHOW(buf, 32);
