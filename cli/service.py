@@ -75,8 +75,8 @@ def start(pool: str, foreground: bool, arena: int, dirty: int, idle: float | Non
         raise WrongUsage(doing, "the bound of unwritten data (dirty) exceeds the cache (arena)")
     try:
         idle_s = services.default_idle_s() if idle is None else idle
-    except ValueError as err:
-        raise WrongUsage(doing, str(err)) from None
+    except services.ServiceError as err:
+        raise WrongUsage(doing, err.strerror or "") from None
     try:
         if services.find(found.path) is not None:
             click.echo(f"The service of {pool} runs already.")

@@ -113,7 +113,11 @@ def _lock_path(path: Path) -> Path:
 
 def make_runtime_dir(folder: Path) -> None:
     """Makes the directory of a socket, which nobody else may change. Raises OSError."""
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as err:
+        why = f"the folder {folder} of its socket cannot be made: {err.strerror}"
+        raise ServiceError(err.errno or errno.EIO, why) from None
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (os.geteuid(), 0):
         raise ServiceError(errno.EPERM, f"{folder} is not a directory of this user")
@@ -204,14 +208,15 @@ def running(pool: str | os.PathLike[str]) -> ServiceRecord | None:
 
 
 def default_idle_s() -> float:
-    """Raises ValueError where the environment says nonsense."""
+    """Raises ServiceError (EINVAL) where the environment says nonsense."""
     given = os.environ.get("DFUSEPY_SERVICE_IDLE_S", "")
     try:
         value = float(given or IDLE_S)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 4_000_000:
-        raise ValueError(f"DFUSEPY_SERVICE_IDLE_S={given} is not a number of seconds to 4e6")
+        why = f"DFUSEPY_SERVICE_IDLE_S={given} is not a number of seconds to 4e6"
+        raise ServiceError(errno.EINVAL, why)
     return value
 
 

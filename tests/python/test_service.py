@@ -272,4 +272,12 @@ def test_wrong_usage(run: Run, served: Path, monkeypatch: pytest.MonkeyPatch) ->
     run("service", "start", "demo", "--idle", "-1", status=2)
     run("service", "start", "none", status=1)
     monkeypatch.setenv("DFUSEPY_SERVICE_IDLE_S", "soon")
-    assert "DFUSEPY_SERVICE_IDLE_S" in run("service", "start", "demo", status=2).output
+    for command in (["service", "start"], ["container", "list"]):
+        assert "DFUSEPY_SERVICE_IDLE_S" in run(*command, "demo", status=2).output
+
+
+def test_a_runtime_directory_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(service.ServiceError) as caught:
+        service.make_runtime_dir(tmp_path / "file" / "run")
+    assert str(tmp_path) in (caught.value.strerror or "")
