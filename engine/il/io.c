@@ -341,7 +341,8 @@ static int64_t write_now(const struct il_file *file, int fd, const struct iovec 
 
 bool il_write(enum il_call call, int fd, const struct iovec *iov, int n, off64_t off, ssize_t *ret)
 {
-    struct il_file file;
+    struct il_file file = {0};
+    struct stat st;
 
     if (il_fd_is_other(fd)) {
         return false;
@@ -368,6 +369,9 @@ bool il_write(enum il_call call, int fd, const struct iovec *iov, int n, off64_t
         il_count(call, (enum il_reason)why, 1, (uint64_t)want);
     }
     if (why && (got == -EAGAIN || got == -EINVAL)) {
+        if (file.oflags & O_APPEND) {
+            il_sys(SYS_fstat, fd, &st, 0, 0); /* the offset will be the end that the kernel knows */
+        }
         return false;
     }
     *ret = got;
