@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable
 
 PACKET = 1 << 16
+HOOKED = bool(os.environ.get("LD_PRELOAD")) and os.environ.get("DFUSEPY_IL") != "off"
 WARM_CALLS = 40  # so many make a process worth a session
 
 
@@ -43,6 +44,15 @@ class Slots:
         if slot not in self.fds:
             raise OSError(errno.EBADF, "")
         return self.fds[slot]
+
+    def sink(self, slot: int) -> int:
+        """A descriptor to write to. Without interception the kernel appends at the end that it
+        knows, and what another process has bypassed it to add it learns from the next stat: the
+        bytes go to the right place, the offset would not."""
+        fd = self.fd(slot)
+        if not HOOKED:
+            os.fstat(fd)
+        return fd
 
     def put(self, slot: int, fd: int) -> None:
         if slot in self.fds:
@@ -82,14 +92,14 @@ class Slots:
         return got, digest(b"".join(buffers))
 
     def write(self, slot: int, tag: int, size: int) -> object:
-        return os.write(self.fd(slot), pattern(tag, size))
+        return os.write(self.sink(slot), pattern(tag, size))
 
     def pwrite(self, slot: int, tag: int, size: int, offset: int) -> object:
-        return os.pwrite(self.fd(slot), pattern(tag, size), offset)
+        return os.pwrite(self.sink(slot), pattern(tag, size), offset)
 
     def writev(self, slot: int, tag: int, sizes: list[int], offset: int | None) -> object:
         buffers = [pattern(tag + n, size) for n, size in enumerate(sizes)]
-        fd = self.fd(slot)
+        fd = self.sink(slot)
         return os.writev(fd, buffers) if offset is None else os.pwritev(fd, buffers, offset)
 
     def lseek(self, slot: int, offset: int, whence: int) -> object:
@@ -175,7 +185,11 @@ class Actor:
         self.slots = slots
 
     def answer(self, value: object, *fds: int) -> None:
-        socket.send_fds(self.channel, [pickle.dumps(value)], fds)
+        """A message that could carry descriptors makes all of them shared to the library."""
+        if fds:
+            socket.send_fds(self.channel, [pickle.dumps(value)], fds)
+        else:
+            self.channel.send(pickle.dumps(value))
 
     def serve(self) -> None:
         while True:
