@@ -237,6 +237,8 @@ class Sides:
     def compare(self, scenario: Scenario) -> None:
         """Runs the script on all sides. AssertionError: they differ."""
         report = self.base / f"{scenario.name}.report"
+        report.touch()
+        report.chmod(0o666)  # for programs that change their user
         expected = self._play(scenario, self.base / "h/a" / scenario.name)
         assert expected.status == 0, f"on the host:\n{expected.output}"
         runs: dict[str, Callable[[], Outcome]] = {
