@@ -19,6 +19,11 @@
  * did counts as holding everything, since it takes its references again one by one. */
 #define RENAMED 256u
 #define RESUMING_NS 10000000000ull
+/* A mount that comes back answers only when its client has taken up everything again: a call that
+ * its kernel makes meanwhile, dirty pages of the last invalidation among them, waits for that. */
+#define RETURN_NS 60000000000ull
+/* The longest that a change waits for faces that do answer, one invalidation after the other. */
+#define PATIENCE 6u
 /* Invalidations that nobody waits for, at most so many queued: a face that far behind is let go. */
 #define TOLD_MAX 65536u
 
@@ -36,6 +41,7 @@ struct face {
     atomic_bool lost;
     uint64_t next_id;
     uint64_t resuming_ns; /* until then */
+    uint64_t alive_ns;    /* when it last said that something is done, or was about to begin */
     struct list queued, sent;
     unsigned n_told;
     struct face_waiter *parked;
@@ -196,6 +202,7 @@ static void face_catch_up(struct face *face, struct list *wake)
     uint64_t n = co->n_renamed < RENAMED ? co->n_renamed : RENAMED;
 
     face->resuming_ns = now_ns + RESUMING_NS;
+    face->alive_ns = now_ns + RETURN_NS - co->inval_ns;
     for (unsigned i = 0; i < WRITERS; i++) {
         const struct writer *w = &co->writers[i];
         struct cohere_target t = {.ino = w->ino};
@@ -295,6 +302,7 @@ static void face_done_locked(struct face *face, uint64_t done)
             continue;
         if (!item->change)
             face->n_told--;
+        face->alive_ns = base_mono_ns();
         item_done(face->co, item);
     }
 }
@@ -315,6 +323,8 @@ int face_next(struct face *face, uint64_t done, struct face_waiter *w)
     list_init(&wake);
     pthread_mutex_lock(&co->lock);
     face_done_locked(face, done);
+    if (face->alive_ns > base_mono_ns()) /* it is back */
+        face->alive_ns = base_mono_ns();
     if (face->parked) {
         ret = -EBUSY;
     } else {
@@ -483,29 +493,41 @@ static bool list_has(struct list *items, const struct cohere_change *change)
     return false;
 }
 
-/* Too late: the faces that hold the change up. */
-static void cohere_give_up(struct cohere *co, struct cohere_change *change, struct list *wake)
+/* Too late: lets go of the faces that hold the change up and have answered nothing for inval_ns,
+ * and of all of them when they have taken PATIENCE times that. Until when to wait for the others.
+ */
+static uint64_t cohere_give_up(struct cohere *co, struct cohere_change *change, struct list *wake)
 {
+    uint64_t now_ns = base_mono_ns(), until_ns = UINT64_MAX;
+    bool patient = now_ns < change->deadline_ns + (PATIENCE - 1) * co->inval_ns;
+
     list_for_each(l, &co->faces)
     {
         struct face *face = container_of(l, struct face, link);
 
-        if (list_has(&face->queued, change) || list_has(&face->sent, change))
+        if (!list_has(&face->queued, change) && !list_has(&face->sent, change))
+            continue;
+        if (!patient || face->alive_ns + co->inval_ns <= now_ns)
             face_lose(face, "it did not say in time that its kernel has forgotten", wake);
+        else if (face->alive_ns + co->inval_ns < until_ns)
+            until_ns = face->alive_ns + co->inval_ns;
     }
+    return until_ns < UINT64_MAX ? until_ns : now_ns;
 }
 
 void cohere_wait(struct cohere *co, struct cohere_change *change)
 {
-    struct timespec until = {.tv_sec = (time_t)(change->deadline_ns / 1000000000u),
-                             .tv_nsec = (long)(change->deadline_ns % 1000000000u)};
+    uint64_t until_ns = change->deadline_ns;
     struct list wake;
 
     list_init(&wake);
     pthread_mutex_lock(&co->lock);
     while (change->left) {
+        struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                                 .tv_nsec = (long)(until_ns % 1000000000u)};
+
         if (pthread_cond_timedwait(&co->cond, &co->lock, &until) == ETIMEDOUT && change->left)
-            cohere_give_up(co, change, &wake);
+            until_ns = cohere_give_up(co, change, &wake);
     }
     pthread_mutex_unlock(&co->lock);
     wake_all(&wake);

@@ -671,6 +671,67 @@ static void let_go(void)
     session_end(m);
 }
 
+/* A mount that is slow and answers is waited for, however much there is before a change's turn. */
+struct slow_write {
+    uint64_t ino;
+    int64_t ret;
+};
+
+static void *slow_write(void *arg)
+{
+    struct slow_write *w = arg;
+
+    w->ret = rig_write(il, 1, w->ino, 0, "12345678", 8, 0, NULL);
+    return NULL;
+}
+
+static void *slow_mount(void *arg)
+{
+    struct dfe_inval inval = {0};
+    struct proto_cqe cqe;
+
+    do {
+        struct request req = {.e = {.op = PROTO_INVAL_NEXT,
+                                    .handle = 1,
+                                    .off = inval.id,
+                                    .reply_cap = sizeof(inval)},
+                              .reply = &inval};
+
+        usleep(inval.id ? 1200000 : 0); /* of the 2 s that it has */
+        CHECK_EQ(dispatch(arg, &req, true, &cqe), 0);
+    } while (cqe.result >= 0);
+    CHECK_EQ(cqe.result, -ESHUTDOWN);
+    return NULL;
+}
+
+static void slow(void)
+{
+    struct session *m = rig_session(host, PROTO_ROLE_MOUNT, geteuid(), getegid(), 22);
+    pthread_t mount, writers[3];
+    struct slow_write w[3];
+
+    CHECK_EQ(rig_fs(m, 1, "c"), 0);
+    CHECK_EQ(rig_simple(m, PROTO_FS_MOUNT, 1, 0, 0, 0), 0);
+    CHECK_EQ(pthread_create(&mount, NULL, slow_mount, m), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        struct dfe_attr attr;
+        char name[16];
+
+        snprintf(name, sizeof(name), "file%u", i);
+        CHECK_EQ(rig_name(m, PROTO_LOOKUP, 1, RIG_ROOT, name, DFE_REF, &attr), 0);
+        w[i].ino = attr.ino;
+        CHECK_EQ(pthread_create(&writers[i], NULL, slow_write, &w[i]), 0);
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        CHECK_EQ(pthread_join(writers[i], NULL), 0);
+        CHECK_EQ(w[i].ret, 8);
+        CHECK_EQ(rig_getattr(m, 1, w[i].ino, NULL), 0);
+    }
+    CHECK_EQ(rig_simple(m, PROTO_INVAL_STOP, 1, 0, 0, 0), 0);
+    CHECK_EQ(pthread_join(mount, NULL), 0);
+    session_end(m);
+}
+
 /* Who waits for news is sent away by a stop, by a close and by the session's end. */
 static void *waits_for_news(void *arg)
 {
@@ -724,6 +785,7 @@ int main(void)
     RUN(random_changes);
     RUN(appends);
     RUN(let_go);
+    RUN(slow);
     RUN(ends);
     session_end(il);
     session_end(api);
