@@ -20,9 +20,9 @@ import logging
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import pyfuse3
 import trio
@@ -43,6 +43,7 @@ from dfusepy.engine import (
     WouldBlock,
 )
 from dfusepy.loop import Door, InHand
+from dfusepy.operation import R, needs_wait, operation, quick
 
 QUERY_XATTR = b"user.dfusepy.query"
 IL_XATTR = b"user.dfusepy.il"  # where a program finds the session that serves this file
@@ -69,9 +70,6 @@ _PAGE_BYTES = 4096  # the kernel writes dirty pages of maps back whole
 
 _SHARED = 1  # of Attr.flags, as Attr.shared
 
-# Quick operations whose answers name an inode that the request did not.
-_NAMING = frozenset(("lookup", "mknod", "mkdir", "symlink", "link", "create"))
-
 # Positions of "." and ".." in a listing; the engine's cookies are hashes, which are larger.
 _AFTER_DOT, _AFTER_DOTDOT = 1, 2
 
@@ -82,59 +80,6 @@ _RENAME_FLAGS = {
 }
 
 log = logging.getLogger("dfusepy.mount")
-
-P = ParamSpec("P")
-R = TypeVar("R")
-Operation = Callable[Concatenate["Operations", P], Coroutine[Any, Any, R]]
-
-
-def _translated(err: Exception, method: Callable[..., Any], args: tuple[Any, ...]) -> FUSEError:
-    """The one place where an OSError becomes a FUSEError. Any other exception is a defect: it is
-    logged and costs that request an EIO, not everybody the mount."""
-    if isinstance(err, FUSEError):
-        return err
-    if isinstance(err, OSError):
-        return FUSEError(err.errno or errno.EIO)
-    log.error("%s%r failed", method.__name__, args[:2], exc_info=err)
-    return FUSEError(errno.EIO)
-
-
-def operation(method: Operation[P, R]) -> Operation[P, R]:
-    @functools.wraps(method)
-    async def wrapper(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return await method(self, *args, **kwargs)
-        except Exception as err:
-            raise _translated(err, method, args) from None
-
-    return wrapper
-
-
-def quick(method: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R]]:
-    """An operation from a function that calls the engine with the flags it is given first: NOWAIT,
-    and then, where that would wait, 0 on a worker thread. So it begins again from its start; a call
-    that would wait has changed nothing."""
-
-    names = method.__name__ in _NAMING
-
-    @functools.wraps(method)
-    async def wrapper(self: Operations, /, *args: Any) -> R:
-        try:
-            try:
-                return method(self, NOWAIT, *args)
-            except WouldBlock:
-                wait = self._wait_naming if names else self._wait
-                return await wait(method, self, 0, *args)
-        except Exception as err:
-            raise _translated(err, method, args) from None
-
-    return wrapper
-
-
-def _needs_wait(now: int) -> None:
-    """Sends a quick operation to a worker thread, if it is not there already."""
-    if now:
-        raise WouldBlock(errno.EINPROGRESS, "the call waits")
 
 
 @dataclass(frozen=True)
@@ -293,7 +238,7 @@ class Operations(pyfuse3.Operations):
     ) -> EntryAttributes:
         """Lookup count of the entry's inode: +1; an absent name has none."""
         if name in (b".", b".."):
-            _needs_wait(now)
+            needs_wait(now)
             return self._entry(self._lookup_dots(parent_inode, name))
         try:
             attr = self._fs.lookup(parent_inode, name, now | REF)
@@ -572,7 +517,7 @@ class Operations(pyfuse3.Operations):
         """Lookup counts: no change. Two names are virtual: the state of the mount, and where to
         find the session behind it."""
         if name == QUERY_XATTR:
-            _needs_wait(now)
+            needs_wait(now)
             return self._query()
         if name == IL_XATTR and self._session is not None:
             return self._session.il
