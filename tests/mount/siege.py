@@ -86,16 +86,17 @@ class Siege:
         self.prey = [int(attr.ino) for attr in made]
 
     def start(
-        self, role: int, uid: int, seconds: float, number: int, secret: bytes = SECRET
+        self, role: int, uid: int, seconds: float, number: int, secret: bytes = b""
     ) -> subprocess.Popen[str]:
         [record] = self.mount.home.services()
         path = Path(record.socket)
-        stranger = uid == NOBODY
-        inos = self.inos if stranger or role == MOUNT else self.prey
-        label = "data" if stranger or role == MOUNT else "prey"
+        if uid == NOBODY:
+            secret = SECRET
+        looks = bool(secret) or role == MOUNT
+        inos, label = (self.inos, "data") if looks else (self.prey, "prey")
         words: Sequence[object] = (
             *(path.parent, path.name, role, uid, self.seed + number, int(seconds), label),
-            *(secret.hex() if stranger else "-", *inos),
+            *(secret.hex() or "-", *inos),
         )
         return subprocess.Popen(
             [str(self.program), *map(str, words)],
@@ -142,7 +143,7 @@ class Siege:
     def would_see(self) -> None:
         """What the attackers look for secrets with finds what they may read."""
         known = victims.shared_bytes()[1 << 17 :][: len(SECRET)]
-        with self.start(IL, NOBODY, 30, 0, known) as process:
+        with self.start(IL, 0, 30, 0, known) as process:
             err = process.communicate()[1]
         assert process.returncode == 1
         assert "the secret is in memory" in err
