@@ -95,7 +95,9 @@ def test_the_engine_builds_and_passes_its_tests_on_the_mount(mnt: Mount) -> None
     run("meson", "compile", "-C", build, timeout=600)
     # Those that take little room and time.
     fewer = {"TMPDIR": str(scratch), "DFE_CRASH_SECONDS": "3"}
-    told = run("meson", "test", "-C", build, "--no-rebuild", "--suite", "alone", **fewer, timeout=900)
+    told = run(
+        "meson", "test", "-C", build, "--no-rebuild", "--suite", "alone", **fewer, timeout=900
+    )
     passed = re.search(r"^Ok:\s+(\d+)", told, re.MULTILINE)
     assert passed is not None
     assert int(passed.group(1)) >= 20
