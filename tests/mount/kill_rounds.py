@@ -31,6 +31,7 @@ GROWTH_KIB = 6 << 10
 FIO = (
     *("fio", "--name=kills", "--ioengine=psync", "--bs=4k", "--size=16M", "--verify=crc32c"),
     *("--do_verify=1", "--verify_backlog=256", "--verify_fatal=1", "--loops=4"),
+    "--verify_state_save=0",
 )
 PATTERNS = ("randwrite", "write", "randrw")
 
