@@ -19,7 +19,7 @@ void *il_malloc(size_t size)
 {
     size_t whole = (size + HEAD + 4095) & ~(size_t)4095;
     long at = size > SIZE_MAX / 2 ? -ENOMEM
-                                  : il_sys6(SYS_mmap, 0, (long)whole, PROT_READ | PROT_WRITE,
+                                  : sys_call(SYS_mmap, 0, (long)whole, PROT_READ | PROT_WRITE,
                                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at < 0) {
         return NULL;

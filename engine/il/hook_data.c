@@ -198,7 +198,7 @@ IL_EXPORT void *mmap(void *at, size_t len, int prot, int flags, int fd, off_t of
     if (fd >= 0 && !(flags & MAP_ANONYMOUS)) {
         il_refresh(fd); /* a page beyond the size that the kernel knows is a SIGBUS */
     }
-    void *ret = (void *)il_sys6(SYS_mmap, (long)at, (long)len, prot, flags, fd, off);
+    void *ret = (void *)sys_call(SYS_mmap, (long)at, (long)len, prot, flags, fd, off);
 
     if ((unsigned long)ret > -4096ul) {
         errno = (int)-(long)ret;

@@ -155,7 +155,7 @@ long il_syscall(long nr, long a, long b, long c, long d, long e, long f)
     default:
         break;
     }
-    long ret = il_sys6(nr, a, b, c, d, e, f);
+    long ret = sys_call(nr, a, b, c, d, e, f);
     if (ret < 0 && ret > -4096) {
         errno = (int)-ret;
         return -1;

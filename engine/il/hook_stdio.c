@@ -29,7 +29,7 @@ static void enlarge(FILE *stream)
         if (!atomic_compare_exchange_strong(&il->stream[i].stream, &none, stream)) {
             continue;
         }
-        long at = il_sys6(SYS_mmap, 0, IL_STREAM_BYTES, PROT_READ | PROT_WRITE,
+        long at = sys_call(SYS_mmap, 0, IL_STREAM_BYTES, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         il->stream[i].buf = at < 0 ? NULL : (void *)at;
         if (at < 0 || setvbuf(stream, (char *)at, _IOFBF, IL_STREAM_BYTES)) {

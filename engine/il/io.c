@@ -284,7 +284,7 @@ static int64_t write_at_offset(const struct il_file *file, int fd, const struct 
     int64_t ret = write_all(file, fd, iov, n, want, (uint64_t)off, &end);
     if (ret < 0) {
         *refused = ret;
-        ret = il_sys6(SYS_pwritev, fd, (long)iov, n, off, 0, 0);
+        ret = sys_call(SYS_pwritev, fd, (long)iov, n, off, 0, 0);
     }
     if (ret < want) {
         il_sys(SYS_lseek, fd, (ret < 0 ? 0 : ret) - want, SEEK_CUR, 0);

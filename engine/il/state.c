@@ -239,7 +239,7 @@ __attribute__((constructor)) static void il_start(void)
     if (started_off) {
         goto out;
     }
-    long at = il_sys6(SYS_mmap, 0, sizeof(struct il_state), PROT_READ | PROT_WRITE,
+    long at = sys_call(SYS_mmap, 0, sizeof(struct il_state), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at < 0) {
         goto out;

@@ -92,7 +92,7 @@ static struct il_stats *make(void)
         how = MAP_SHARED;
     }
     /* Without a memfd there is still the report. */
-    long at = il_sys6(SYS_mmap, 0, sizeof(struct il_stats), PROT_READ | PROT_WRITE, how,
+    long at = sys_call(SYS_mmap, 0, sizeof(struct il_stats), PROT_READ | PROT_WRITE, how,
                       how == MAP_SHARED ? high : -1, 0);
     if (at < 0) {
         return NULL;

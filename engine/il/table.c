@@ -228,7 +228,7 @@ static uint64_t look(int fd, uint64_t before)
     struct statx st;
     struct il_file file = {0};
     unsigned mask = STATX_TYPE | STATX_INO | STATX_MNT_ID_UNIQUE | STATX_MNT_ID;
-    long ret = il_sys6(SYS_statx, fd, (long)"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask,
+    long ret = sys_call(SYS_statx, fd, (long)"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask,
                        (long)&st, 0);
 
     if (ret || !S_ISREG(st.stx_mode) || st.stx_dev_major != 0) {
