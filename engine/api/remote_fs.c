@@ -41,6 +41,18 @@ static size_t reply_cap(size_t cap)
     return cap < PROTO_REPLY_BYTES ? cap : PROTO_REPLY_BYTES;
 }
 
+/* The answer's bytes, as many as fit; their number, also where cap is 0. */
+static int ask_bytes(struct dfe_fs *handle, struct client_call *call, void *out, size_t cap)
+{
+    int64_t ret;
+
+    call->reply_cap = reply_cap(cap);
+    ret = ask(remote_fs(handle), call);
+    if (ret >= 0)
+        remote_take(call, out, cap);
+    return (int)ret;
+}
+
 /* Names that are too long are for the engine to refuse: one byte more than is allowed says it. */
 static struct iovec name_piece(const char *name, size_t len)
 {
@@ -355,13 +367,9 @@ static int remote_fs_symlink(struct dfe_fs *handle, uint64_t dir, const char *na
 static int remote_fs_readlink(struct dfe_fs *handle, uint64_t ino, char *target, size_t cap,
                               unsigned flags)
 {
-    struct client_call call = {.sqe = {.op = PROTO_READLINK, .ino = ino, .flags = flags},
-                               .reply_cap = reply_cap(cap)};
-    int64_t ret = ask(remote_fs(handle), &call);
+    struct client_call call = {.sqe = {.op = PROTO_READLINK, .ino = ino, .flags = flags}};
 
-    if (ret >= 0)
-        remote_take(&call, target, cap);
-    return (int)ret;
+    return ask_bytes(handle, &call, target, cap);
 }
 
 static int remote_fs_link(struct dfe_fs *handle, uint64_t ino, uint64_t dir, const char *name,
@@ -511,13 +519,9 @@ static int remote_fs_getxattr(struct dfe_fs *handle, uint64_t ino, const char *n
         .sqe = {.op = PROTO_GETXATTR, .ino = ino, .flags = flags},
         .push = &push,
         .n_push = 1,
-        .reply_cap = reply_cap(cap),
     };
-    int64_t ret = ask(remote_fs(handle), &call);
 
-    if (ret >= 0)
-        remote_take(&call, value, cap);
-    return (int)ret;
+    return ask_bytes(handle, &call, value, cap);
 }
 
 static int remote_fs_setxattr(struct dfe_fs *handle, uint64_t ino, const char *name,
@@ -538,13 +542,9 @@ static int remote_fs_setxattr(struct dfe_fs *handle, uint64_t ino, const char *n
 static int remote_fs_listxattr(struct dfe_fs *handle, uint64_t ino, char *names, size_t cap,
                                unsigned flags)
 {
-    struct client_call call = {.sqe = {.op = PROTO_LISTXATTR, .ino = ino, .flags = flags},
-                               .reply_cap = reply_cap(cap)};
-    int64_t ret = ask(remote_fs(handle), &call);
+    struct client_call call = {.sqe = {.op = PROTO_LISTXATTR, .ino = ino, .flags = flags}};
 
-    if (ret >= 0)
-        remote_take(&call, names, cap);
-    return (int)ret;
+    return ask_bytes(handle, &call, names, cap);
 }
 
 static int remote_fs_removexattr(struct dfe_fs *handle, uint64_t ino, const char *name,
