@@ -52,8 +52,6 @@ struct session_who {
     uint32_t role; /* PROTO_ROLE_* */
     uid_t uid;
     gid_t gid;
-    unsigned n_groups;
-    const gid_t *groups;
 };
 
 /* id: known to keep's tags. -EACCES: this role is not for this user. */

@@ -10,14 +10,10 @@
 #include "api/api.h"
 #include "base/assert.h"
 
-#define GROUPS_MAX 65536u /* NGROUPS_MAX of Linux */
-
 static int session_check_who(struct host *host, const struct session_who *who)
 {
     if (who->role > PROTO_ROLE_IL)
         return base_refuse(-EINVAL, "there is no role %u", who->role);
-    if (who->n_groups > GROUPS_MAX)
-        return base_refuse(-EINVAL, "%u groups are too many", who->n_groups);
     if (who->role != PROTO_ROLE_IL && who->uid != 0 && who->uid != host->uid)
         return base_refuse(-EACCES, "the pool belongs to uid %u", host->uid);
     return 0;
@@ -34,19 +30,11 @@ int session_new(struct host *host, const struct session_who *who, uint64_t id, s
     s = calloc(1, sizeof(*s));
     if (!s)
         return -ENOMEM;
-    s->groups = calloc(who->n_groups + 1, sizeof(*s->groups));
-    if (!s->groups) {
-        free(s);
-        return -ENOMEM;
-    }
-    if (who->n_groups)
-        memcpy(s->groups, who->groups, who->n_groups * sizeof(*s->groups));
     s->host = host;
     s->id = id;
     s->role = who->role;
     s->uid = who->uid;
     s->gid = who->gid;
-    s->n_groups = who->n_groups;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->cond, NULL);
     rights_open(&s->rights);
@@ -222,7 +210,6 @@ void session_end(struct session *s)
     rights_close(&s->rights);
     pthread_cond_destroy(&s->cond);
     pthread_mutex_destroy(&s->lock);
-    free(s->groups);
     free(s);
     atomic_fetch_sub(&host->sessions, 1);
 }

@@ -36,8 +36,6 @@ struct session {
     uint32_t role;
     uid_t uid;
     gid_t gid;
-    unsigned n_groups;
-    gid_t *groups;
     pthread_mutex_t lock;
     pthread_cond_t cond; /* users or running became less */
     unsigned running;    /* requests under way */

@@ -23,7 +23,6 @@
 
 #define MAX_FDS 2u
 #define MESSAGES 16u /* of one client, before others have their turn */
-#define MAX_GROUPS 65536u
 
 /* -- strangers' descriptors -------------------------------------------------------------------- */
 
@@ -291,27 +290,6 @@ static int process_of(int sock, const struct ucred *cred)
     return -1;
 }
 
-static int groups_of(int sock, struct session_who *who)
-{
-    socklen_t len = 0;
-    gid_t *groups;
-
-    if (getsockopt(sock, SOL_SOCKET, SO_PEERGROUPS, NULL, &len) == 0 || errno != ERANGE)
-        return len == 0 ? 0 : -errno;
-    if (len > MAX_GROUPS * sizeof(gid_t))
-        return -E2BIG;
-    groups = malloc(len);
-    if (!groups)
-        return -ENOMEM;
-    if (getsockopt(sock, SOL_SOCKET, SO_PEERGROUPS, groups, &len) < 0) {
-        free(groups);
-        return -errno;
-    }
-    who->groups = groups;
-    who->n_groups = (unsigned)(len / sizeof(gid_t));
-    return 0;
-}
-
 /* A session of an earlier worker goes on here; one that this worker has or had does not. */
 static int resumable(struct worker *w, const struct proto_hello *h)
 {
@@ -346,9 +324,6 @@ static int start_session(struct peer *p, const struct proto_hello *h)
         if (getrandom(&id, sizeof(id), 0) != sizeof(id))
             return -EIO;
     p->who.role = h->role;
-    rc = groups_of(p->fd, &p->who);
-    if (rc < 0)
-        return rc;
     rc = user_charge_session(p->user);
     if (rc < 0)
         return rc;
@@ -568,7 +543,6 @@ bool peer_free(struct peer *p)
         p->user->bytes -= p->bytes;
     }
     user_put(w, p->user);
-    free((void *)p->who.groups);
     free(p);
     return true;
 }

@@ -31,8 +31,7 @@ void rig_close(struct host *host, const char *path)
 
 struct session *rig_session(struct host *host, uint32_t role, uid_t uid, gid_t gid, uint64_t id)
 {
-    gid_t more[] = {gid + 1, gid + 2};
-    struct session_who who = {.role = role, .uid = uid, .gid = gid, .n_groups = 2, .groups = more};
+    struct session_who who = {.role = role, .uid = uid, .gid = gid};
     struct session *s;
 
     CHECK_EQ(session_new(host, &who, id, &s), 0);
