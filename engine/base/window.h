@@ -26,8 +26,7 @@ struct proto_record { /* a file's attributes of the data stream */
     uint64_t version;
     int64_t mtime_ns;
     uint32_t cont;    /* number of the container */
-    uint32_t flags;   /* PROTO_RECORD_* */
-    uint8_t reserved[16];
+    uint8_t reserved[20];
 };
 _Static_assert(sizeof(struct proto_record) == 64, "one cache line");
 

@@ -252,7 +252,7 @@ struct proto_lease {
     uint32_t line;        /* in the generation table */
     uint32_t record;      /* in the record table */
     uint32_t reserved;
-    uint64_t record_gen;  /* as the record is now; PROTO_RECORD_DEAD when it is another file's */
+    uint64_t record_gen;  /* as the record is now */
     uint64_t ino;
 };
 _Static_assert(sizeof(struct proto_lease) == 64, "PROTOCOL.md");
