@@ -36,6 +36,7 @@ IDLE_S = 60.0  # a service that nobody uses for so long ends; DFUSEPY_SERVICE_ID
 START_S = 300.0  # recovery included
 BUSY_S = 3.0  # who has the pool open for a moment is waited for
 ENDING_S = 60.0  # and a service that is just ending
+LEAVING_S = 1.0  # until a session that has ended counts no more
 LOG_BYTES = 4 << 20
 SOCKET_PATH_BYTES = 107  # sockaddr_un of Linux, with its NUL
 DRAFT_BYTES = 11  # what the name is longer by until the service has its pool
@@ -423,16 +424,23 @@ def stop_idle(pool: str | os.PathLike[str]) -> None:
     uses it), and what `stop` raises."""
     from dfusepy import engine
 
+    def others(path: str) -> int:
+        """Sessions besides the asking one. Those that have just ended may still count a moment."""
+        with engine.Pool.open(pool, socket=path) as session:
+            end = time.monotonic() + LEAVING_S
+            while (count := session.service().sessions - 1) > 0 and time.monotonic() < end:
+                time.sleep(0.01)
+            return count
+
     found = find(pool)
     if found is not None:
         try:
-            with engine.Pool.open(pool, socket=found) as session:
-                others = session.service().sessions - 1
+            count = others(found)
         except OSError as err:
             if err.errno not in GONE:
                 raise
-            others = 0  # it has just ended
-        if others > 0:
-            programs = "1 other program uses" if others == 1 else f"{others} other programs use"
+            count = 0  # it has just ended
+        if count > 0:
+            programs = "1 other program uses" if count == 1 else f"{count} other programs use"
             raise ServiceError(errno.EBUSY, f"{programs} the pool")
     stop(pool)

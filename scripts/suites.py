@@ -29,7 +29,7 @@ class Count:
     """Outcome of a suite, or of all."""
 
     passed: int = 0
-    failed: int = 0
+    failed: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
     def add(self, other: Count) -> None:
@@ -38,7 +38,7 @@ class Count:
         self.skipped += other.skipped
 
     def __str__(self) -> str:
-        return f"{self.passed} passed, {self.failed} failed, {len(self.skipped)} skipped"
+        return f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
 
 
 def run(command: Sequence[str], deadline: float, quiet: bool = False) -> int:
@@ -71,7 +71,7 @@ def check(*command: str) -> Callable[[float], Count]:
         if shutil.which(command[0]) is None and not (ROOT / command[0]).exists():
             return Count(skipped=[f"{command[0]} is not installed"])
         status = run(command, deadline)
-        return Count(passed=int(status == 0), failed=int(status != 0))
+        return Count(failed=[f"it ended with {status}"]) if status else Count(passed=1)
 
     return suite
 
@@ -103,10 +103,10 @@ def c_tests(name: str, sanitizer: str) -> Callable[[float], Count]:
             shutil.rmtree(folder, ignore_errors=True)
             setup = ["meson", "setup", str(folder), "-Dtests=true", f"-Db_sanitize={sanitizer}"]
             if run([*setup, "-Db_lundef=false"], deadline, quiet=True):
-                return Count(failed=1)
+                return Count(failed=["meson setup"])
         build = ["ninja", "-C", str(folder), "-j", JOBS, "meson-test-prereq"]
         if run(build, deadline, quiet=True):
-            return Count(failed=1)
+            return Count(failed=["the build"])
         for log in (folder / "meson-logs").glob("testlog*.json"):
             log.unlink()
         command = ["meson", "test", "-C", str(folder), "--no-rebuild", "--print-errorlogs"]
@@ -129,13 +129,17 @@ def count_meson(logs: Path, status: int) -> Count:
         test = json.loads(line)
         if test["result"] in ("OK", "EXPECTEDFAIL"):
             count.passed += 1
-        elif test["result"] == "SKIP":
-            text = (test.get("stderr") or test.get("stdout") or "").strip().splitlines()
-            count.skipped.append(f"{test['name']}: {text[-1] if text else 'no reason given'}")
+            continue
+        output = f"{test.get('stdout', '')}\n{test.get('stderr', '')}".strip().splitlines()
+        if test["result"] == "SKIP":
+            count.skipped.append(f"{test['name']}: {output[-1] if output else 'no reason given'}")
         else:
-            count.failed += 1
+            # The seed and the first complaint are near the start, what killed it is at the end.
+            shown = output if len(output) <= 24 else [*output[:4], "...", *output[-19:]]
+            took = f"{test['result']} after {test['duration']:.0f} s"
+            count.failed.append("\n    ".join([f"{test['name']}: {took}", *shown]))
     if status and not count.failed:
-        count.failed = 1
+        count.failed.append(f"meson test ended with {status}")
     return count
 
 
@@ -168,13 +172,13 @@ def count_junit(report: Path, status: int) -> Count:
         for case in ElementTree.parse(report).iter("testcase"):
             skip = case.find("skipped")
             if case.find("failure") is not None or case.find("error") is not None:
-                count.failed += 1
+                count.failed.append(f"{case.get('classname')}::{case.get('name')}")
             elif skip is not None:
                 count.skipped.append(f"{case.get('name')}: {skip.get('message')}")
             else:
                 count.passed += 1
     if status and not count.failed:
-        count.failed = 1
+        count.failed.append(f"pytest ended with {status}")
     return count
 
 
@@ -231,11 +235,14 @@ def main() -> int:
         print(f"== {suite.name}", flush=True)
         start = time.monotonic()
         count = suite.run(start + suite.budget_s)
+        count.failed = [f"{suite.name}: {what}" for what in count.failed]
         lines.append(f"{suite.name:12} {time.monotonic() - start:6.1f} s  {count}")
         total.add(count)
     print("== summary")
     for reason in total.skipped:
         print(f"SKIPPED {reason}")
+    for what in total.failed:
+        print(f"FAILED {what}")
     print("\n".join(lines))
     print(total)
     return 1 if total.failed or not total.passed else 0
