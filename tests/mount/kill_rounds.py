@@ -19,14 +19,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import victims
+from bounds import bounded
 from harness import PROGRAM, Home, Mount
-from victims import Acks, Holdings, Places, await_holdings, nursery, private_kib
+from victims import Acks, Holdings, Places, await_holdings, nursery, private_kib, settled_holdings
 
 import dfusepy
 from dfusepy import engine, interception
 
 HERE = Path(__file__).resolve().parent
-RECLAIM_S = 2.0  # on a busy machine; 100 ms on an idle one
+RECLAIM_S = 20.0  # nothing is left behind for ever; the summary says how long it took
+STEP_S = 120.0  # what takes a second or two on an idle machine
+FIO_S = 300.0
 GROWTH_KIB = 6 << 10
 FIO = (
     *("fio", "--name=kills", "--ioengine=psync", "--bs=4k", "--size=16M", "--verify=crc32c"),
@@ -88,16 +91,24 @@ class ClientKills:
         programs = [self.start_program(2, hooked=True), self.start_program(3, hooked=False)]
         everyone: list[int | subprocess.Popen[str]] = [*sessions, *programs]
         self.rng.shuffle(everyone)
-        time.sleep(self.rng.choice((0.01, 0.05, 0.2, 0.4)) * self.rng.random())
-        for victim in everyone:
-            time.sleep(self.rng.uniform(0, 0.02))
-            if isinstance(victim, int):
-                young.kill(victim)
-                continue
-            victim.kill()
-            said = victim.communicate()[1]
-            assert victim.returncode == -signal.SIGKILL, f"it ended by itself: {said}"
+        try:
+            time.sleep(self.rng.choice((0.01, 0.05, 0.2, 0.4)) * self.rng.random())
+            for victim in everyone:
+                time.sleep(self.rng.uniform(0, 0.02))
+                if isinstance(victim, int):
+                    young.kill(victim)
+                    continue
+                victim.kill()
+                said = victim.communicate()[1]
+                assert victim.returncode == -signal.SIGKILL, f"it ended by itself: {said}"
+        finally:
+            for program in programs:
+                program.kill()
         self.killed += len(everyone)
+
+    def check(self, fs: engine.FileSystem) -> None:
+        for place in range(victims.PLACES):
+            self.places.check(fs, self.acks, place)
 
     def run(self, count: int) -> str:
         home = self.mount.home
@@ -109,24 +120,35 @@ class ClientKills:
             cont.filesystem() as fs,
             nursery(env, pool, self.folder / "acks", self.places) as young,
         ):
-            self.round(young)  # what is made once is there from now on
             worker = session.service().worker_pid
-            time.sleep(0.5)
-            mount_pid = self.mount.pid
-            before = Holdings.of(session, mount_pid)
+            with bounded(home, "the first round of kills", STEP_S):
+                before = self.first_round(session, young)
+                self.check(fs)
             while self.killed < count:
-                self.round(young)
-                self.reclaimed_s.append(await_holdings(session, mount_pid, before, RECLAIM_S))
-                for place in range(victims.PLACES):
-                    self.places.check(fs, self.acks, place)
-                self.kib.append(private_kib(worker))
+                with bounded(home, f"a round after {self.killed} kills", STEP_S):
+                    self.round(young)
+                    took_s = await_holdings(session, self.mount.pid, before, RECLAIM_S)
+                    self.reclaimed_s.append(took_s)
+                    self.check(fs)
+                    self.kib.append(private_kib(worker))
             assert session.service().worker_pid == worker, "the worker died"
             assert session.service().bad_clients == 0
-            session.sync()
-            session.drop_caches()
+            with bounded(home, "caches dropped at the end", STEP_S):
+                session.sync()
+                session.drop_caches()
             left = session.query()
             assert left.slots_bytes <= 8 << 20, f"pinned: {left.slots_bytes} bytes"
         return self.summary()
+
+    def first_round(self, session: engine.Pool, young: victims.Nursery) -> Holdings:
+        """What is made once is there from now on."""
+        sessions = session.service().sessions
+        self.round(young)
+        end = time.monotonic() + RECLAIM_S
+        while (now := session.service().sessions) > sessions:
+            assert time.monotonic() < end, f"{now - sessions} sessions of the dead are left"
+            time.sleep(0.01)
+        return settled_holdings(session, self.mount.pid)
 
     def summary(self) -> str:
         third = max(1, len(self.kib) // 3)
@@ -170,7 +192,8 @@ class WorkerKills:
 
     def __exit__(self, *_exc: object) -> None:
         self._stop.set()
-        self._thread.join()
+        with bounded(self.home, f"a worker's successor after {self.count} kills", STEP_S):
+            self._thread.join()
         assert not self.failed, self.failed
 
 
@@ -182,40 +205,64 @@ def fio_while_killed(mount: Mount, seed: int, count: int, hooked: bool) -> str:
         while kills.count < count and not kills.failed:
             rw = PATTERNS[runs % len(PATTERNS)]
             command = [*face, *FIO, f"--rw={rw}", f"--directory={mount.path}"]
-            _succeed([*command, f"--randseed={seed + runs}"], mount.home, f"seed {seed}")
+            with bounded(mount.home, f"fio after {kills.count} kills, seed {seed}", FIO_S):
+                _succeed([*command, f"--randseed={seed + runs}"], mount.home, f"seed {seed}")
             runs += 1
     return f"{kills.count} workers killed during {runs} runs of fio"
 
 
 def _succeed(command: Sequence[str], home: Home, told: str) -> None:
     env = {**os.environ, "DFUSEPY_HOME": str(home.path), **home.env}
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     said = f"{told}: {done.stdout[-3000:]}{done.stderr[-3000:]}{home.logs()}"
     assert done.returncode == 0, said
     assert "error" not in done.stderr.lower(), said
 
 
+class Storms:
+    """Programs that change names, each in a folder of its own."""
+
+    def __init__(self, mount: Mount, seed: int) -> None:
+        self.seed = seed
+        self.running = [self._start(mount.path / f"storm-{seed}-{n}", seed + n) for n in range(3)]
+
+    def _start(self, folder: Path, seed: int) -> subprocess.Popen[str]:
+        folder.mkdir()
+        return subprocess.Popen(
+            [sys.executable, HERE / "storm.py", folder, str(seed)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def calm(self) -> bool:
+        """One has ended: something is wrong."""
+        return any(storm.poll() is not None for storm in self.running)
+
+    def finish(self) -> int:
+        """Lets them end and say how much they did."""
+        said = [storm.communicate()[0].strip() for storm in self.running]
+        states = [storm.returncode for storm in self.running]
+        assert states == [0, 0, 0], f"seed {self.seed}: {states} {said}"
+        return sum(map(int, said))
+
+    def kill(self) -> None:
+        for storm in self.running:
+            storm.kill()
+
+
 def storms_while_killed(mount: Mount, seed: int, count: int) -> str:
     """Programs that change names until that many workers have been killed."""
-    storms = []
-    for number in range(3):
-        folder = mount.path / f"storm-{seed}-{number}"
-        folder.mkdir()
-        storms.append(
-            subprocess.Popen(
-                [sys.executable, HERE / "storm.py", folder, str(seed + number)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
-    with WorkerKills(mount.home, seed) as kills:
-        while kills.count < count and not kills.failed:
-            time.sleep(0.05)
-            if any(storm.poll() is not None for storm in storms):
-                break
-    said = [storm.communicate()[0].strip() for storm in storms]
-    assert [storm.returncode for storm in storms] == [0, 0, 0], f"seed {seed}: {said}"
-    return f"{kills.count} workers killed during {sum(map(int, said))} changes of names"
+    storms = Storms(mount, seed)
+    try:
+        with (
+            bounded(mount.home, f"{count} kills, seed {seed}", STEP_S + 4 * count),
+            WorkerKills(mount.home, seed) as kills,
+        ):
+            while kills.count < count and not kills.failed and not storms.calm():
+                time.sleep(0.05)
+        with bounded(mount.home, f"the end of the storms, seed {seed}", STEP_S):
+            changes = storms.finish()
+    finally:
+        storms.kill()
+    return f"{kills.count} workers killed during {changes} changes of names"

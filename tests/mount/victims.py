@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -217,6 +218,7 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # its victims end with it
         )
 
     def _ask(self, line: str) -> str:
@@ -234,7 +236,7 @@ class Nursery:
         assert os.WIFSIGNALED(status), f"a victim ended by itself: {status}"
 
     def close(self) -> None:
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)  # any victim left holds its pipes open
         self._process.communicate()
 
 
@@ -258,8 +260,9 @@ def _serve(pool: Path, acks: Acks, places: Places) -> None:
             if answer == 0:
                 try:
                     Victim(pool, int(words[0]), int(words[1]), places, acks).run()
-                except BaseException as err:
-                    print(f"victim: {err!r}", file=sys.stderr)
+                except BaseException:
+                    print(f"victim in place {words[0]}:", file=sys.stderr)
+                    traceback.print_exc()
                     os._exit(1)
         print(answer, flush=True)
 
@@ -314,6 +317,19 @@ def await_holdings(
         assert time.monotonic() - start < timeout_s, f"it still holds {now}, not {wanted}"
         select.select([], [], [], 0.003)
     return time.monotonic() - start
+
+
+def settled_holdings(session: engine.Pool, mount_pid: int) -> Holdings:
+    """What the worker holds when it has stayed the same for a while."""
+    end, same_since = time.monotonic() + 60, time.monotonic()
+    was = Holdings.of(session, mount_pid)
+    while time.monotonic() - same_since < 0.5:
+        assert time.monotonic() < end, f"what it holds does not settle: {was}"
+        time.sleep(0.02)
+        now = Holdings.of(session, mount_pid)
+        if now != was:
+            was, same_since = now, time.monotonic()
+    return was
 
 
 def private_kib(pid: int) -> int:
