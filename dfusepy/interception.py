@@ -72,7 +72,7 @@ REASONS: Mapping[str, str] = {
     "limit": "RLIMIT_FSIZE is set, and the write may pass it",
     "large": "longer than the push buffer, or of many pieces, in append mode",
     "engine": "the engine answered with an error; the kernel's answer counts",
-    "lost": "the session had ended",
+    "lost": "the session with the service has ended, and the mount's with it",
     "full": "a table of the library was full",
     "unknown": "the descriptor changed while it was looked at",
 }

@@ -15,7 +15,8 @@
  * seen twice in a line; odd while what the line guards changes. */
 struct proto_line {
     uint64_t gen;
-    uint8_t reserved[56];
+    uint32_t alive;   /* line 0, which guards nothing: the worker's thread, or WINDOW_DEAD */
+    uint8_t reserved[52];
 };
 _Static_assert(sizeof(struct proto_line) == 64, "one cache line");
 
@@ -29,6 +30,10 @@ struct proto_record { /* a file's attributes of the data stream */
     uint8_t reserved[20];
 };
 _Static_assert(sizeof(struct proto_record) == 64, "one cache line");
+
+/* Set by the kernel when the worker dies, before the pool can be anybody else's: what was read by a
+ * lease counts only if this is not set after the copy. */
+#define WINDOW_DEAD 0x40000000u
 
 /* Lines and records of a service, each; pages that are not used cost nothing. */
 #define WINDOW_TABLE 65536u

@@ -19,6 +19,10 @@
  * not change from the lease's grant to the second load, so the read as a whole took place when the
  * size was read. That the record moves on during the copy (an append elsewhere) does no harm.
  *
+ * A dead engine's memory stays as it is, right for ever by its generations. So the worker's word of
+ * life, which the kernel marks at its death before another process can have the pool, is looked at
+ * after the copy, too: unmarked, the read took place before whatever a later service does.
+ *
  * SIGBUS cannot happen: a page of a memfd faults so only beyond its end or when it was punched; the
  * seals (checked before mapping) forbid to shrink it, and FUTURE_WRITE forbids punching.
  */
@@ -117,7 +121,8 @@ ssize_t client_lease_read(struct client *c, const struct proto_lease *lease, uin
         len = lease->len - skip;
     copy_racing(dst, x->base + lease->extent_off + skip, len);
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (__atomic_load_n(line, __ATOMIC_RELAXED) != lease->gen)
+    if (__atomic_load_n(line, __ATOMIC_RELAXED) != lease->gen ||
+        __atomic_load_n(&t->lines[0].alive, __ATOMIC_RELAXED) & WINDOW_DEAD)
         return -ESTALE;
     return (ssize_t)len;
 }

@@ -194,16 +194,22 @@ static bool used_by_others(const struct il_dev *dev)
     return false;
 }
 
+/* The client of a session that is no more; stays while somebody may be in it. */
+static void close_unused(struct il_dev *dev)
+{
+    if (dev->client && !used_by_others(dev) && il_quiet(0)) {
+        close_client(dev->client);
+        dev->client = NULL;
+    }
+}
+
 static void attach(struct il_dev *dev)
 {
     int64_t begun = il_now_ns();
     struct client *client;
     int err = 0;
 
-    if (dev->client && !used_by_others(dev) && il_quiet(0)) {
-        close_client(dev->client); /* a lost session; else it stays until the process ends */
-    }
-    dev->client = NULL;
+    close_unused(dev);
     dev->handle = (uint32_t)(dev - il->dev) + 1;
     client = of_same_socket(dev);
     if (!client) {
@@ -220,12 +226,27 @@ static void attach(struct il_dev *dev)
     }
 }
 
+/* The mount's own session has ended, too, or will; what a later service has under the same label may
+ * be another container. */
 void il_dev_lost(struct il_dev *dev)
 {
     uint32_t attached = IL_ATTACHED;
 
-    atomic_store(&dev->retry_s, il_now_ns() / 1000000000 + IL_RETRY_S);
+    atomic_store(&dev->reason, IL_lost);
     atomic_compare_exchange_strong(&dev->session, &attached, IL_FAILED);
+}
+
+/* Gives back the memory of a lost session, which may be a dead service's whole arena, once nobody
+ * is in it. */
+static void let_go(struct il_dev *dev)
+{
+    uint32_t failed = IL_FAILED;
+
+    if (!dev->client || !atomic_compare_exchange_strong(&dev->session, &failed, IL_ATTACHING)) {
+        return;
+    }
+    close_unused(dev);
+    atomic_store(&dev->session, IL_FAILED);
 }
 
 static bool worth_it(struct il_dev *dev, uint64_t bytes)
@@ -279,6 +300,7 @@ int il_dev_use(enum il_call call, const struct il_file *file, int fd, uint64_t b
         return -1;
     }
     if (atomic_load(&dev->reason)) {
+        let_go(dev);
         return (int)atomic_load(&dev->reason);
     }
     return not_attached(call, dev, fd, bytes);

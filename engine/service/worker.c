@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "service/alive.h"
 #include "service/guard.h"
 #include "service/service.h"
 #include "service/worker.h"
@@ -308,9 +309,11 @@ int worker_run(const struct dfe_service_opts *opts, int listen_fd, struct keep *
     rc = ring_open(&w->ring, w);
     if (rc < 0)
         goto out_pool;
+    alive_begin(keep_tables(keep));
     tell(opts, 0);
     told = true;
     serve(w, opts->idle_ms ? opts->idle_ms : IDLE_MS);
+    alive_end(keep_tables(keep));
     ring_close(&w->ring);
 out_pool:
     hangs = !pool_close(&w->pool, WORKER_STOP_MS);
