@@ -32,7 +32,7 @@
 
 #include "client/proto.h"
 
-enum { PUSH = 1 << 16, CHANNELS = 4, FDS = 8, WINDOWS = 16, INOS = 32 };
+enum { PUSH = 1 << 16, CHANNELS = 4, FDS = 8, WINDOWS = 16, INOS = 32, PATIENCE_S = 60 };
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 #define HARM(...) (fprintf(stderr, "hostile: " __VA_ARGS__), fputc('\n', stderr), _exit(1))
 #define NEED(cond)                                                                                 \
@@ -89,7 +89,7 @@ static uint64_t odd_number(void)
 static int dial(void)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    struct timeval patience = {.tv_sec = 20};
+    struct timeval patience = {.tv_sec = PATIENCE_S};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
     strncpy(addr.sun_path, socket_name, sizeof(addr.sun_path) - 1);
@@ -132,7 +132,7 @@ static bool hear(int sock, void *buf, size_t len, int *fds, unsigned *n)
 
     *n = 0;
     if (got < 0 && errno == EAGAIN)
-        HARM("the engine has said nothing for 20 s");
+        HARM("the engine has said nothing for %d s", PATIENCE_S);
     if (h) {
         *n = (unsigned)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
         memcpy(fds, CMSG_DATA(h), *n * sizeof(int));
@@ -418,7 +418,7 @@ static bool ask(struct attack *a, struct channel *ch, struct proto_sqe e, const 
     ch->sq->e[at % PROTO_RING] = e;
     __atomic_store_n(&ch->sq->tail, at + 1, __ATOMIC_RELEASE);
     NEED(write(ch->bell, &one, sizeof(one)) == sizeof(one));
-    for (unsigned i = 0; i < 20000; i++) {
+    for (unsigned i = 0; i < PATIENCE_S * 1000; i++) {
         if (__atomic_load_n(&ch->cq->tail, __ATOMIC_ACQUIRE) == at + 1) {
             *out = ch->cq->e[at % PROTO_RING];
             ch->sq->cq_head = at + 1;
@@ -429,7 +429,7 @@ static bool ask(struct attack *a, struct channel *ch, struct proto_sqe e, const 
         if (poll(&p, 1, 1) == 1)
             return false;
     }
-    HARM("a request has not been answered for 20 s");
+    HARM("a request has not been answered for %d s", PATIENCE_S);
     return false;
 }
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import victims
-from harness import Mount
+from bounds import bounded
+from harness import Home, Mount
 from victims import Acks, Places
 
 import dfusepy
@@ -24,13 +25,14 @@ ENGINE = HERE.parents[1] / "engine"
 NOBODY = 65534
 SECRET = b"\x9d\x11no eye\xfe\xc3\x07bytes"
 API, MOUNT, IL = 0, 1, 2
+STEP_S = 120.0  # what takes a second or two on an idle machine
 
 
 class Neighbour:
     """A session that reads, writes, borrows and creates, checks all of it, and times each step."""
 
-    def __init__(self, pool: Path, places: Places, acks: Acks, seed: int) -> None:
-        self.pool, self.places, self.acks, self.seed = pool, places, acks, seed
+    def __init__(self, home: Home, places: Places, acks: Acks, seed: int) -> None:
+        self.home, self.places, self.acks, self.seed = home, places, acks, seed
         self.took_s: list[float] = []
         self.failed = ""
         self._stop = threading.Event()
@@ -38,7 +40,8 @@ class Neighbour:
 
     def _run(self) -> None:
         try:
-            victim = victims.Victim(self.pool, 0, self.seed, self.places, self.acks)
+            pool = self.home.path / "pools" / "demo"
+            victim = victims.Victim(pool, 0, self.seed, self.places, self.acks)
             rng = random.Random(self.seed)
             while not self._stop.wait(0.002):
                 step = rng.choice((victim.write, victim.read, victim.borrow, victim.names))
@@ -55,7 +58,8 @@ class Neighbour:
 
     def __exit__(self, *_exc: object) -> None:
         self._stop.set()
-        self._thread.join()
+        with bounded(self.home, f"the neighbour's step {len(self.took_s) + 1}", STEP_S):
+            self._thread.join()
         assert not self.failed, self.failed
 
 
@@ -118,12 +122,13 @@ class Siege:
             for number in range(len(self.prey)):  # only what somebody holds has a number
                 prey_fs.lookup(engine.ROOT, b"%d" % number, engine.REF)
             before = session.service()
-            with Neighbour(self.pool, self.places, acks, self.seed) as neighbour:
+            with Neighbour(self.mount.home, self.places, acks, self.seed) as neighbour:
                 running = [
                     self.start(role, uid, seconds, number)
                     for number, (role, uid) in enumerate(attackers)
                 ]
-                said = [self._await(process, seconds) for process in running]
+                with bounded(self.mount.home, f"attackers, seed {self.seed}", seconds + STEP_S):
+                    said = [self._await(process) for process in running]
             now = session.service()
             assert now.worker_pid == before.worker_pid, self.mount.home.logs()
             self._settled(session, before)
@@ -143,22 +148,25 @@ class Siege:
     def would_see(self) -> None:
         """What the attackers look for secrets with finds what they may read."""
         known = victims.shared_bytes()[1 << 17 :][: len(SECRET)]
-        with self.start(IL, 0, 30, 0, known) as process:
+        with (
+            bounded(self.mount.home, "one who may see", STEP_S),
+            self.start(IL, 0, STEP_S, 0, known) as process,
+        ):
             err = process.communicate()[1]
         assert process.returncode == 1
         assert "the secret is in memory" in err
 
-    def _await(self, process: subprocess.Popen[str], seconds: float) -> str:
+    def _await(self, process: subprocess.Popen[str]) -> str:
         while process.poll() is None:  # keeps the secret in memory
             assert self.secret.read_bytes()[:16] == SECRET
             time.sleep(0.2)
-        out, err = process.communicate(timeout=seconds + 60)
+        out, err = process.communicate()
         assert process.returncode == 0, f"seed {self.seed}: {err}{self.mount.home.logs()}"
         return out.strip()
 
     def _settled(self, session: engine.Pool, before: engine.ServiceInfo) -> None:
         """Nothing of theirs is left in the worker."""
-        end = time.monotonic() + 15
+        end = time.monotonic() + STEP_S
         while True:
             now = session.service()
             if now.sessions <= before.sessions and now.mounts == before.mounts and now.loans == 0:

@@ -9,8 +9,9 @@ import statistics
 from pathlib import Path
 
 import pytest
+from bounds import bounded
 from harness import Mount
-from siege import API, IL, MOUNT, NOBODY, Siege
+from siege import API, IL, MOUNT, NOBODY, STEP_S, Siege
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,12 +23,14 @@ pytestmark = [
 def test_hostile_clients(served: Mount, seed: int, tmp_path: Path) -> None:
     siege = Siege(served, tmp_path, seed)
     siege.would_see()
-    line, took_s = siege.run([(IL, NOBODY), (IL, 0), (API, 0)], 40)
+    line, took_s = siege.run([(IL, NOBODY), (IL, 0), (API, 0)], 60)
     print(line)
+    # On a machine that is as busy with other things, 0.3 ms and 0.2 s.
     assert statistics.median(took_s) < 0.02
-    assert max(took_s) < 5
-    served.umount()
-    assert served.check() == []
+    assert max(took_s) < 10
+    with bounded(served.home, "the mount's end and the check", STEP_S):
+        served.umount()
+        assert served.check() == []
 
 
 def test_a_mount_that_says_nothing_is_let_go(served: Mount, seed: int, tmp_path: Path) -> None:
@@ -35,5 +38,5 @@ def test_a_mount_that_says_nothing_is_let_go(served: Mount, seed: int, tmp_path:
     line, took_s = siege.run([(MOUNT, 0)], 14)
     print(line)
     # It is waited for, 10 s, and then never again.
-    assert sum(second > 1 for second in took_s) <= 3
-    assert max(took_s) < 15
+    assert sum(second > 8 for second in took_s) <= 3
+    assert max(took_s) < 60
