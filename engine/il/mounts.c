@@ -226,7 +226,7 @@ static void attach(struct il_dev *dev)
     }
 }
 
-/* The mount's own session has ended, too, or will; what a later service has under the same label may
+/* The mount's own session has ended, too, or will; what a later service has by that label may
  * be another container. */
 void il_dev_lost(struct il_dev *dev)
 {

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -45,7 +43,9 @@ def mnt(home: Home, library: str, monkeypatch: pytest.MonkeyPatch) -> Mount:
     return mount
 
 
-def start(library: str, code: str, *words: object, report: Path | None = None) -> subprocess.Popen:
+def start(
+    library: str, code: str, *words: object, report: Path | None = None
+) -> subprocess.Popen[str]:
     """A hooked Python program; say() is heard by hear()."""
     return subprocess.Popen(
         [sys.executable, "-c", PREFIX + code, *map(str, words)],
