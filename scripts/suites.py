@@ -19,8 +19,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 JOBS = str(os.cpu_count() or 1)
-# Kills and attacks take minutes and like an idle machine: pytest and scripts/soak run them.
-BY_HAND = tuple(f"--ignore=tests/mount/test_{name}.py" for name in ("kills", "hostile"))
 SLOW_CRASH_S = 6  # of random crashes under sanitizers; the plain tests take their 20
 
 
@@ -208,7 +206,7 @@ SUITES = (
     Suite("c-thread", "c", 450, c_tests("c-thread", "thread")),
     Suite("python", "python", 120, pytest("python")),
     Suite("il", "il", 120, pytest("il")),
-    Suite("mount", "mount", 1000, pytest("mount", *BY_HAND)),
+    Suite("mount", "mount", 1150, pytest("mount")),
 )
 
 
