@@ -15,6 +15,8 @@ import random
 import select
 import stat
 import sys
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +36,7 @@ class Storm:
         self.names: dict[str, tuple[object, ...]] = {}
         self.files = 0
         self.calls = 0
+        self.last: deque[str] = deque(maxlen=200)  # calls, to be told where one is wrong
 
     def path(self, name: str) -> str:
         return f"{self.folder}/{name}"
@@ -42,14 +45,35 @@ class Storm:
         """Makes a call that must give that errno; True: it did its work."""
         self.calls += 1
         got = 0
+        start = time.monotonic()
         try:
             call()
         except OSError as err:
             got = err.errno or -1
+        told = errno.errorcode.get(got, str(got))
+        took_ms = (time.monotonic() - start) * 1e3  # long: a worker was lost meanwhile
+        self.last.append(f"{self.calls} {what}: {told} after {took_ms:.0f} ms")
         if got != wanted:
-            told = errno.errorcode.get(got, str(got))
-            raise Wrong(f"call {self.calls}, {what}: {told}, not {errno.errorcode.get(wanted, 0)}")
+            wrong = f"call {self.calls}, {what}: {told}, not {errno.errorcode.get(wanted, 0)}"
+            raise Wrong("\n".join([wrong, *self.history(what.split()[1:]), *self.present()]))
         return got == 0
+
+    def history(self, names: list[str]) -> list[str]:
+        """The last calls with one of these names, and those that took long."""
+        return [
+            told
+            for told in self.last
+            if set(names) & set(told.partition(":")[0].split()) or int(told.split()[-2]) > 100
+        ]
+
+    def present(self) -> list[str]:
+        """What there is and what there should be, where they differ."""
+        found = {
+            entry.name: entry.stat(follow_symlinks=False).st_ino
+            for entry in os.scandir(self.folder)
+        }
+        differ = found.keys() ^ self.names.keys()
+        return [f"{name}: inode {found.get(name)}, not {self.names.get(name)}" for name in differ]
 
     def pick(self) -> str:
         return f"n{self.rng.randrange(NAMES)}"
