@@ -158,7 +158,7 @@ ssize_t remote_fs_write(struct dfe_fs *handle, uint64_t ino, uint64_t off, const
  */
 
 struct loan {
-    uint64_t number, epoch;
+    uint64_t number;
     void *copy; /* in place of a loan */
 };
 
@@ -168,8 +168,9 @@ static void give_back(struct remote_fs *fs, const struct loan *loan)
     struct client_call call = {.sqe = {.op = PROTO_DROP, .off = loan->number}};
 
     atomic_fetch_sub(&pool->loans, 1);
-    /* One of an earlier worker ended with it; its memory stays as long as we map it. */
-    if (!atomic_load(&pool->forked) && client_epoch(pool->client) == loan->epoch)
+    /* One of an earlier worker ended with it, and this one does not know its number: its memory
+     * stays as long as we map it. */
+    if (!atomic_load(&pool->forked))
         ask(fs, &call);
 }
 
@@ -191,7 +192,6 @@ static int64_t borrow(struct remote_fs *fs, uint64_t ino, uint64_t off, size_t l
     uint64_t skip;
     int64_t ret;
 
-    loan->epoch = client_epoch(client);
     ret = remote_ask_for(fs->cont->pool, &call, &lease, sizeof(lease));
     if (ret < 0 || lease.len == 0)
         return ret;

@@ -6,11 +6,15 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "api/api.h"
+#include "base/clock.h"
 #include "service/host.h"
 
-/* A number is generation << 32 | place + 1. */
+/* A number is count << PLACE_BITS | place + 1. The counts of a session begin anywhere: a drop that
+ * is sent again to the next worker must not find a loan there by the number it had here. */
+#define PLACE_BITS 16
 #define NOBODY UINT32_MAX
 #define FIRST_PLACES 16u
 
@@ -18,7 +22,7 @@ struct loan {
     struct host_cont *hc; /* NULL: free */
     struct dfe_pin pin;
     uint64_t charged;
-    uint32_t generation;
+    uint64_t number;
     uint32_t next_free;
 };
 
@@ -26,6 +30,8 @@ void loans_open(struct loans *loans)
 {
     memset(loans, 0, sizeof(*loans));
     loans->free = NOBODY;
+    if (getrandom(&loans->count, sizeof(loans->count), GRND_NONBLOCK) < 0)
+        loans->count = base_mono_ns();
     pthread_mutex_init(&loans->lock, NULL);
 }
 
@@ -94,7 +100,6 @@ static void free_place(struct loans *loans, uint32_t place)
     struct loan *loan = &loans->table[place];
 
     loan->hc = NULL;
-    loan->generation++;
     loan->next_free = loans->free;
     loans->free = place;
 }
@@ -105,10 +110,9 @@ static void lend(struct loans *loans, uint32_t place, const struct loan *given, 
 
     pthread_mutex_lock(&loans->lock);
     loan = &loans->table[place];
-    *number = (uint64_t)loan->generation << 32 | (place + 1);
-    loan->hc = given->hc;
-    loan->pin = given->pin;
-    loan->charged = given->charged;
+    *number = ++loans->count << PLACE_BITS | (place + 1);
+    *loan = *given;
+    loan->number = *number;
     pthread_mutex_unlock(&loans->lock);
 }
 
@@ -156,13 +160,12 @@ int loans_take(struct loans *loans, struct host_cont *hc, uint64_t ino, uint64_t
 
 int loans_drop(struct loans *loans, struct host *host, uint64_t number, unsigned flags)
 {
-    uint32_t place = (uint32_t)number - 1, generation = (uint32_t)(number >> 32);
+    uint32_t place = (uint32_t)(number & ((1u << PLACE_BITS) - 1)) - 1;
     struct loan loan = {0};
     bool waits = false;
 
     pthread_mutex_lock(&loans->lock);
-    if (place < loans->n && loans->table[place].hc &&
-        loans->table[place].generation == generation) {
+    if (place < loans->n && loans->table[place].hc && loans->table[place].number == number) {
         loan = loans->table[place];
         waits = flags & DFE_NOWAIT && host_fs_last(loan.hc);
         if (!waits) {

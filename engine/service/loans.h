@@ -21,7 +21,7 @@ struct loans {
     pthread_mutex_t lock;
     struct loan *table; /* grows to LOANS_BOUND */
     uint32_t n, free;   /* places; first free one */
-    uint64_t bytes;
+    uint64_t bytes, count;
 };
 
 void loans_open(struct loans *loans);
@@ -31,7 +31,7 @@ void loans_close(struct loans *loans, struct host *host); /* gives all back */
  * there is no loan. -ENOBUFS: over the quota. */
 int loans_take(struct loans *loans, struct host_cont *hc, uint64_t ino, uint64_t off, size_t len,
                unsigned flags, struct proto_lease *out, uint64_t *number);
-/* -ESTALE: not lent, or given back before. */
+/* -ESTALE: not lent, given back before, or lent by an earlier worker. */
 int loans_drop(struct loans *loans, struct host *host, uint64_t number, unsigned flags);
 
 #endif

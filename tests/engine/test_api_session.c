@@ -266,6 +266,39 @@ static void *append_always(void *arg)
 }
 
 /* Each append happens once, however often the worker dies under them. */
+static void *pin_64k(void *arg)
+{
+    struct dfe_pin *pin = arg;
+
+    CHECK_EQ(dfe_fs_pin(b.fs, (uint64_t)(uintptr_t)pin->slot, 0, 64u << 10, 0, pin), 0);
+    return NULL;
+}
+
+/* A loan asked of one worker and given by the next is given back there; one of the worker before
+ * is nobody's. */
+static void loans_over_a_kill(void)
+{
+    static uint8_t data[64u << 10];
+    uint64_t ino = make(&a, "lent again");
+    struct dfe_pin before, asked = {.slot = (void *)(uintptr_t)ino};
+    pid_t worker = (pid_t)service().worker_pid;
+    pthread_t thread;
+
+    CHECK_EQ(dfe_fs_write(a.fs, ino, 0, data, sizeof(data), 0, NULL), sizeof(data));
+    CHECK_EQ(dfe_fs_pin(b.fs, ino, 0, sizeof(data), 0, &before), 0);
+    CHECK_EQ(kill(worker, SIGSTOP), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, pin_64k, &asked), 0);
+    usleep(100000);
+    CHECK_EQ(kill(worker, SIGKILL), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(service().loans, 1);
+    dfe_fs_unpin(b.fs, &before);
+    CHECK_EQ(service().loans, 1);
+    dfe_fs_unpin(b.fs, &asked);
+    CHECK_EQ(service().loans, 0);
+    dfe_fs_unref(a.fs, ino, 1);
+}
+
 static void appends_under_kills(void)
 {
     static uint32_t got[3001];
@@ -459,6 +492,7 @@ int main(void)
     RUN(mounts);
     RUN(forks);
     RUN(after_a_kill);
+    RUN(loans_over_a_kill);
     RUN(appends_under_kills);
     RUN(threads_and_kills);
     RUN(the_end);
