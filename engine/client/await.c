@@ -45,17 +45,17 @@ static inline bool arrived(const struct channel *ch)
 
 static bool spin(struct channel *ch)
 {
-    uint32_t turns = spin_turns(&ch->spin);
+    struct spin_time t = {0};
 
-    for (uint32_t i = 0; i < turns; i++) {
+    if (!spin_pays(&ch->spin, spin_place(), __atomic_load_n(&ch->cq->place, __ATOMIC_RELAXED)))
+        return false;
+    do
         if (arrived(ch)) {
             spin_won(&ch->spin);
             return true;
         }
-        spin_pause();
-    }
-    if (turns > 0)
-        spin_lost(&ch->spin);
+    while (spin_on(&t));
+    spin_lost(&ch->spin);
     return false;
 }
 
@@ -73,14 +73,27 @@ static int sleep_once(struct channel *ch)
     return rc > 0 || rc == -EINTR || rc == -EAGAIN ? 0 : -EPIPE;
 }
 
+/* 0, or -EPIPE: the engine has gone. */
+static int sleep_until(struct channel *ch)
+{
+    bool learns = ch->spin.sleeps > 0;
+    uint64_t begun = learns ? base_mono_ns() : 0;
+    int rc;
+
+    do
+        rc = sleep_once(ch);
+    while (rc == 0 && !arrived(ch));
+    if (learns)
+        spin_slept(&ch->spin, base_mono_ns() - begun);
+    return rc;
+}
+
 int await_completion(struct channel *ch, struct proto_cqe *out)
 {
     int rc = 0;
 
     if (!arrived(ch) && !spin(ch)) {
-        do
-            rc = sleep_once(ch);
-        while (rc == 0 && !arrived(ch));
+        rc = sleep_until(ch);
         /* What was answered before the engine went is an answer. */
         if (rc < 0 && !arrived(ch))
             return rc;

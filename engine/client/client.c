@@ -160,6 +160,7 @@ static int submit(struct channel *ch, struct client_call *call)
     *e = call->sqe;
     ch->tail++;
     __atomic_store_n(&ch->sq->cq_head, ch->head, __ATOMIC_RELAXED);
+    __atomic_store_n(&ch->sq->place, spin_place(), __ATOMIC_RELAXED);
     /* Release: entry and data are there before the tail says so. */
     __atomic_store_n(&ch->sq->tail, ch->tail, __ATOMIC_RELEASE);
     await_ring(ch);

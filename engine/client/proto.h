@@ -90,7 +90,8 @@ struct proto_sq {
     uint32_t cq_head;    /* completions taken so far */
     uint32_t sleeping;   /* the client is about to sleep on its wake socket: a byte wakes it */
     uint32_t push_bytes; /* read once, when the channel is made */
-    uint8_t reserved[48];
+    uint32_t place;      /* a hint: processor that the client ran on, plus 1; 0: not known */
+    uint8_t reserved[44];
     struct proto_sqe {
         uint32_t op;
         uint32_t flags;      /* DFE_* of dfe_types.h */
@@ -118,7 +119,8 @@ struct proto_cq {
     uint32_t sq_head;     /* entries taken so far: their places may be used again */
     uint32_t sleeping;    /* the engine sleeps on the session's eventfd: wake it */
     uint32_t reply_bytes;
-    uint8_t reserved[48];
+    uint32_t place;      /* a hint: processor that the engine's thread ran on, plus 1 */
+    uint8_t reserved[44];
     struct proto_cqe {
         uint64_t seq;
         int64_t result;      /* count, 0 or a negative errno */

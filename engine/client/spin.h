@@ -1,67 +1,85 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Learns whether spinning pays before a sleep. One thread's; both sides of a channel use it.
+ * Whether to spin before a sleep, and how long. One thread's; both sides of a channel use it.
  *
- * It pays while the other side runs on another processor and answers soon. Where it does not (one
- * processor, a busy second one, slow requests), a few losses in a row end it: the two sides then
- * take turns on one processor, 2 to 5 us a request. A trial now and then finds out when that has
- * changed; it must be a long one, since waking an idle processor takes up to 50 us, and becomes
- * rarer with each loss.
+ * Waking a processor that has gone idle takes 20 to 100 us in a virtual machine, an exchange between
+ * two that spin 0.4: so both spin about as long as a wake-up takes (whoever does that pays at most
+ * twice what the best choice would have cost). In time and not in turns, which take 10 to 50 ns by
+ * processor: a spin that is a little shorter than a wake-up is never won, on either side.
+ *
+ * Where both threads were last on the same processor, neither spins: the other can only run when
+ * this one sleeps, and they take turns there, 2 to 5 us a request. Each says in the shared memory
+ * where it runs. It is a hint; what it gets wrong, losses mend.
+ *
+ * Spins that were lost (slow requests, a client that computes, a processor that has other work) end
+ * it. Then sleeps are looked at: those so short that a spin might have been won, the wake-up
+ * taken off. After a few of them the next spin is tried; after more of them with each loss. So
+ * rare requests and an idle session cost no spins at all.
  */
 #ifndef DFE_CLIENT_SPIN_H
 #define DFE_CLIENT_SPIN_H
 
+#include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 
-#define SPIN_TURNS 2000u  /* at most: 20 to 100 us, by processor */
-#define SPIN_GIVE_UP 250u /* a budget below this is none */
-#define SPIN_SKIP 16u     /* sleeps without spinning before the first trial, */
-#define SPIN_SKIP_MOST 1024u
+#include "base/clock.h"
+
+#define SPIN_NS 100000u
+#define SPIN_SHORT_NS (2 * SPIN_NS) /* a sleep, wake-up included, that a spin might have saved */
+#define SPIN_LOSSES 2u        /* in a row: then none until so many short sleeps, */
+#define SPIN_SLEEPS 4u
+#define SPIN_SLEEPS_MOST 256u /* twice as many with each further loss */
+#define SPIN_TURNS 32u        /* between looks at the clock, which cost more than a turn */
 
 struct spin {
-    uint32_t most;   /* 0: never spins */
-    uint32_t budget; /* turns */
-    uint32_t skip;   /* sleeps until the next trial */
-    uint32_t next_skip;
+    bool never;      /* one processor */
+    uint32_t losses; /* in a row */
+    uint32_t sleeps; /* short ones until the next spin */
 };
 
 static inline void spin_init(struct spin *s, unsigned cpus)
 {
-    s->most = s->budget = cpus < 2 ? 0 : SPIN_TURNS;
-    s->skip = s->next_skip = SPIN_SKIP;
+    *s = (struct spin){.never = cpus < 2};
 }
 
-/* Turns to spin now. */
-static inline uint32_t spin_turns(struct spin *s)
+/* Where this thread runs, as it is told to the other side: 0 is nowhere. */
+static inline uint32_t spin_place(void)
 {
-    if (s->budget > 0)
-        return s->budget;
-    if (s->skip > 0) {
-        s->skip--;
-        return 0;
-    }
-    return s->most;
+    return (uint32_t)(sched_getcpu() + 1);
+}
+
+/* here, there: places of this thread and of the other. */
+static inline bool spin_pays(const struct spin *s, uint32_t here, uint32_t there)
+{
+    return !s->never && s->sleeps == 0 && (here != there || here == 0);
 }
 
 static inline void spin_won(struct spin *s)
 {
-    s->budget += SPIN_TURNS / 4;
-    if (s->budget >= s->most) {
-        s->budget = s->most;
-        s->next_skip = SPIN_SKIP;
-    }
+    s->losses = 0;
 }
 
 static inline void spin_lost(struct spin *s)
 {
-    s->budget /= 2;
-    if (s->budget >= SPIN_GIVE_UP)
+    if (++s->losses < SPIN_LOSSES)
         return;
-    s->budget = 0;
-    s->skip = s->next_skip;
-    if (s->next_skip < SPIN_SKIP_MOST)
-        s->next_skip *= 2;
+    uint32_t more = s->losses - SPIN_LOSSES;
+    s->sleeps = more < 6 ? SPIN_SLEEPS << more : SPIN_SLEEPS_MOST;
 }
+
+/* After a sleep without a spin that was not tried because others were lost. */
+static inline void spin_slept(struct spin *s, uint64_t ns)
+{
+    if (s->sleeps > 0 && ns < SPIN_SHORT_NS)
+        s->sleeps--;
+}
+
+/* One spin: `while (!arrived && spin_on(&t))`. */
+struct spin_time {
+    uint32_t turns;
+    uint64_t until_ns;
+};
 
 static inline void spin_pause(void)
 {
@@ -70,6 +88,20 @@ static inline void spin_pause(void)
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+/* False: the time is over. Most spins are won before the clock is read at all. */
+static inline bool spin_on(struct spin_time *t)
+{
+    uint64_t now;
+
+    spin_pause();
+    if (++t->turns % SPIN_TURNS != 0)
+        return true;
+    now = base_mono_ns();
+    if (t->until_ns == 0)
+        t->until_ns = now + SPIN_NS;
+    return now < t->until_ns;
 }
 
 #endif

@@ -294,8 +294,14 @@ bool chan_pending(const struct chan *ch)
     return __atomic_load_n(&ch->sq->tail, __ATOMIC_ACQUIRE) != ch->taken;
 }
 
+static void tell_taken(struct chan *ch)
+{
+    __atomic_store_n(&ch->cq->place, spin_place(), __ATOMIC_RELAXED);
+    __atomic_store_n(&ch->cq->sq_head, ch->taken, __ATOMIC_RELEASE);
+}
+
 /* Returns what it has cost: more for one that moves much, since others wait meanwhile. */
-static unsigned serve_one(struct chan *ch, uint64_t now)
+static unsigned serve_one(struct chan *ch, uint64_t now, bool *waits)
 {
     struct request req = {0};
     struct proto_cqe cqe = {0};
@@ -317,23 +323,26 @@ static unsigned serve_one(struct chan *ch, uint64_t now)
     req.reply = ch->reply + req.e.reply_off;
     rc = dispatch(ch->peer->session, &req, false, &cqe);
     if (rc == -EINPROGRESS) {
-        __atomic_store_n(&ch->cq->sq_head, ch->taken, __ATOMIC_RELEASE);
+        tell_taken(ch);
         hand_over(ch, &req, now);
+        *waits = true;
         return 1;
     }
+    *waits = false;
     if (rc < 0)
         cqe.result = rc;
     /* Only now: the client is looking at this cache line, and it would travel twice. */
-    __atomic_store_n(&ch->cq->sq_head, ch->taken, __ATOMIC_RELEASE);
+    tell_taken(ch);
     answer(ch, &req.e, &cqe, now, now);
     dispatch_posted(ch->peer->session, req.e.seq);
     return 1 + (req.e.push_len + cqe.reply_len) / COST_BYTES;
 }
 
-unsigned chan_serve(struct chan *ch, unsigned budget, unsigned *requests)
+unsigned chan_serve(struct chan *ch, unsigned budget, unsigned *requests, uint32_t *place)
 {
     uint32_t tail = __atomic_load_n(&ch->sq->tail, __ATOMIC_ACQUIRE);
     unsigned cost = 0;
+    bool waits = false;
     uint64_t now;
 
     if (tail == ch->taken)
@@ -343,10 +352,13 @@ unsigned chan_serve(struct chan *ch, unsigned budget, unsigned *requests)
         return 0;
     }
     now = base_mono_ns();
+    *place = __atomic_load_n(&ch->sq->place, __ATOMIC_RELAXED);
     while (ch->taken != tail && cost < budget &&
            !atomic_load_explicit(&ch->peer->bad, memory_order_relaxed)) {
-        cost += serve_one(ch, now);
+        cost += serve_one(ch, now, &waits);
         ++*requests;
     }
+    if (waits)
+        *place = RING_WAITS;
     return cost < budget ? cost : budget;
 }

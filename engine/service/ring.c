@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "service/worker.h"
 
@@ -46,7 +47,8 @@ static unsigned serve_peer(struct peer *p)
     unsigned left = BUDGET, requests = 0;
 
     list_for_each(l, &p->ring_chans) {
-        left -= chan_serve(container_of(l, struct chan, link), left, &requests);
+        left -= chan_serve(container_of(l, struct chan, link), left, &requests,
+                           &p->worker->ring.client_place);
         if (left == 0 || atomic_load_explicit(&p->bad, memory_order_relaxed))
             break;
     }
@@ -107,12 +109,34 @@ static void sleep_now(struct ring *r)
     set_sleeping(r, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (!anything(r)) {
+        bool learns = r->spin.sleeps > 0;
+        uint64_t begun = learns ? base_mono_ns() : 0;
         atomic_fetch_add_explicit(&r->worker->n_sleeps, 1, memory_order_relaxed);
         pthread_mutex_unlock(&r->lock);
         epoll_wait(r->epoll_fd, events, 64, -1);
         pthread_mutex_lock(&r->lock);
+        if (learns)
+            spin_slept(&r->spin, base_mono_ns() - begun);
     }
     set_sleeping(r, 0);
+}
+
+/* True: there is something to do. Not after a request that went to another thread, which would
+ * want this processor. */
+static bool spin(struct ring *r)
+{
+    struct spin_time t = {0};
+
+    if (r->client_place == RING_WAITS || !spin_pays(&r->spin, spin_place(), r->client_place))
+        return false;
+    do
+        if (anything(r) || atomic_load_explicit(&r->wanted, memory_order_relaxed)) {
+            spin_won(&r->spin);
+            return true;
+        }
+    while (spin_on(&t));
+    spin_lost(&r->spin);
+    return false;
 }
 
 static void *ring_main(void *arg)
@@ -121,21 +145,10 @@ static void *ring_main(void *arg)
 
     pthread_mutex_lock(&r->lock);
     while (!atomic_load_explicit(&r->stop, memory_order_relaxed)) {
-        uint32_t turns, i = 0;
         if (atomic_load_explicit(&r->wanted, memory_order_relaxed))
             give_way(r);
-        if (serve_all(r) > 0)
-            continue;
-        turns = spin_turns(&r->spin);
-        while (i < turns && !anything(r) && !atomic_load_explicit(&r->wanted, memory_order_relaxed))
-            spin_pause(), i++;
-        if (i < turns) {
-            spin_won(&r->spin);
-            continue;
-        }
-        if (turns > 0)
-            spin_lost(&r->spin);
-        sleep_now(r);
+        if (serve_all(r) == 0 && !spin(r))
+            sleep_now(r);
     }
     pthread_mutex_unlock(&r->lock);
     return NULL;

@@ -121,6 +121,8 @@ struct peer { /* one client */
     atomic_uint proofs;       /* of them, those that are looked at */
 };
 
+#define RING_WAITS UINT32_MAX /* no processor's place */
+
 struct ring {
     struct worker *worker;
     pthread_t thread;
@@ -128,6 +130,7 @@ struct ring {
     atomic_bool wanted, stop;
     struct list peers;
     bool asleep;
+    uint32_t client_place; /* of the client served last, or RING_WAITS */
     struct spin spin;
     int epoll_fd, kick_fd;
 };
@@ -176,8 +179,9 @@ bool chan_busy(struct chan *ch); /* the ring thread has let go of it, but reques
 /* Is there something to take? */
 bool chan_pending(const struct chan *ch);
 /* Takes and executes entries, and counts them, while what they cost is within the budget. Returns
- * the cost. Sets peer->bad. */
-unsigned chan_serve(struct chan *ch, unsigned budget, unsigned *requests);
+ * the cost, and in *place, if there were any, where the client ran; RING_WAITS: the last one went
+ * to another thread. Sets peer->bad. */
+unsigned chan_serve(struct chan *ch, unsigned budget, unsigned *requests, uint32_t *place);
 
 /* -- socket.c */
 void socket_accept(struct worker *w);

@@ -23,16 +23,18 @@ static int compare(const void *a, const void *b)
 }
 
 struct figures {
-    double p50_us, p99_us, mean_us;
+    double p50_us, p99_us, mean_us, sleeps; /* the engine's, a request */
 };
 
 static struct figures measure(struct client *c, uint32_t *ns, unsigned n)
 {
+    struct dfe_service_info before, after;
     struct figures f = {0};
     uint64_t total = 0;
 
     for (unsigned i = 0; i < n / 10; i++)
         CHECK_EQ(rig_nop(c), 0);
+    rig_info(c, &before);
     for (unsigned i = 0; i < n; i++) {
         uint64_t t = base_mono_ns();
         CHECK_EQ(rig_nop(c), 0);
@@ -40,10 +42,12 @@ static struct figures measure(struct client *c, uint32_t *ns, unsigned n)
         ns[i] = t > UINT32_MAX ? UINT32_MAX : (uint32_t)t;
         total += t;
     }
+    rig_info(c, &after);
     qsort(ns, n, sizeof(*ns), compare);
     f.p50_us = ns[n / 2] / 1e3;
     f.p99_us = ns[n - n / 100 - 1] / 1e3;
     f.mean_us = (double)total / n / 1e3;
+    f.sleeps = (double)(after.sleeps - before.sleeps) / n;
     return f;
 }
 
@@ -120,11 +124,11 @@ int main(int argc, char **argv)
         waitpid(hogs[i], NULL, 0);
     }
     printf("{\"attach_us\": %.0f, \"requests\": %u, \"p50_us\": %.2f, \"p99_us\": %.2f, "
-           "\"mean_us\": %.2f, "
+           "\"mean_us\": %.2f, \"sleeps\": %.4f, "
            "\"busy\": {\"processors\": %u, \"p50_us\": %.2f, \"p99_us\": %.2f, "
-           "\"mean_us\": %.2f}}\n",
-           attach, n, idle.p50_us, idle.p99_us, idle.mean_us, n_hogs, busy.p50_us, busy.p99_us,
-           busy.mean_us);
+           "\"mean_us\": %.2f, \"sleeps\": %.4f}}\n",
+           attach, n, idle.p50_us, idle.p99_us, idle.mean_us, idle.sleeps, n_hogs, busy.p50_us,
+           busy.p99_us, busy.mean_us, busy.sleeps);
     client_close(c);
     CHECK_EQ(rig_stop(), 0);
     free(ns);
