@@ -35,6 +35,28 @@ DISABLES(setns, (int fd, int type), (fd, type))
 DISABLES(unshare, (int flags), (flags))
 DISABLES(chroot, (const char *path), (path))
 
+/* The filter may end who makes the calls of a session, or of a report. */
+static void before_prctl(long what)
+{
+    if (what == PR_SET_SECCOMP) {
+        il_disable_for_good();
+    }
+}
+
+IL_EXPORT int prctl(int what, ...)
+{
+    va_list args;
+    unsigned long a[4];
+
+    va_start(args, what);
+    for (int i = 0; i < 4; i++) {
+        a[i] = va_arg(args, unsigned long); /* garbage where it does not count, as in libc */
+    }
+    va_end(args);
+    before_prctl(what);
+    return IL_REAL(prctl)(what, a[0], a[1], a[2], a[3]);
+}
+
 /* -- limits ------------------------------------------------------------------------------------ */
 static int limits_changed(int ret)
 {
@@ -145,6 +167,12 @@ long il_syscall(long nr, long a, long b, long c, long d, long e, long f)
         return close_range((unsigned)a, (unsigned)b, (int)c);
     case SYS_mmap:
         return (long)mmap((void *)a, (size_t)b, (int)c, (int)d, (int)e, f);
+    case SYS_seccomp:
+        il_disable_for_good();
+        break;
+    case SYS_prctl:
+        before_prctl(a);
+        break;
     case SYS_exit_group:
         il_report("exit_group");
         break;

@@ -154,6 +154,7 @@ bool il_enter(void);         /* begins a bypass; false: this thread may not now 
 void il_leave(void);
 enum il_reason il_enter_reason(void);
 void il_disable(void);       /* for good: ends all sessions */
+void il_disable_for_good(void); /* the same in all children, and no report */
 bool il_quiet(int wait_ms);  /* whether no other thread is inside a bypass (waits) */
 void il_before_clone(unsigned long flags); /* a process or thread is made with these CLONE_ flags */
 void il_share_all(void);     /* open descriptions may be used by another process from now on */
@@ -224,6 +225,7 @@ void il_stats_start(void);
 void il_stats_forked(void);
 void il_report(const char *end); /* appends the line, if one is wanted */
 void il_report_quick(void);
+void il_report_off(void);
 const char *il_report_path(void); /* or NULL */
 int64_t il_now_ns(void);
 

@@ -13,6 +13,7 @@ __thread struct il_thread il_self;
 __thread uint32_t il_vforked;
 
 static bool started_off;
+static bool for_good; /* disabled; children know it, too */
 static char library_path[4096];
 
 bool il_started_off(void)
@@ -44,7 +45,7 @@ static void child_begin(bool by_fork)
     memset(&il_self, 0, sizeof(il_self));
     atomic_store(&il->epoch, 1);
     atomic_store(&il->serial, 1);
-    atomic_store(&il->run, by_fork ? IL_RUNNING : IL_OFF);
+    atomic_store(&il->run, by_fork && !for_good ? IL_RUNNING : IL_OFF);
 }
 
 static void before_fork(void)
@@ -174,6 +175,17 @@ void il_disable(void)
     if (!il_self.busy && il_quiet(200)) {
         il_sessions_close();
     }
+}
+
+void il_disable_for_good(void)
+{
+    if (il_vforked) {
+        return; /* the parent's; the child makes plain calls anyway, and execs */
+    }
+    for_good = true;
+    il_report("seccomp");
+    il_report_off();
+    il_disable();
 }
 
 /* -- the word of a description's offset -------------------------------------------------------- */

@@ -342,6 +342,11 @@ void il_report(const char *end)
     }
 }
 
+void il_report_off(void)
+{
+    report_path[0] = 0;
+}
+
 void il_report_quick(void)
 {
     il_report("quick_exit");

@@ -15,6 +15,7 @@ from harness import Home, Mount, make_home, why_not
 from dfusepy import interception
 
 HERE = Path(__file__).resolve().parent
+ROWS = ("rows.c", "rows_files.c", "rows_processes.c", "rows_trouble.c", "rows_mixed.c")
 WARNINGS = ["-Wno-nonnull", "-Wno-deprecated-declarations", "-Wno-unused-result"]
 
 
@@ -37,7 +38,7 @@ def _compile(out: Path, *sources: str) -> Path:
 @pytest.fixture(scope="session")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rows")
-    return _compile(folder / "rows", "rows.c", "rows_files.c", "rows_processes.c")
+    return _compile(folder / "rows", *ROWS)
 
 
 @pytest.fixture(scope="session")

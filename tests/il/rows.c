@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rows CASE: runs the part of engine/il/symbols.def that CASE names, in the working directory, and
- * prints what every call answered. tests/il/test_rows.py runs it with and without the library, on
- * the mount and elsewhere, and compares. `rows --list` prints the cases.
+ * rows CASE: runs the part of engine/il/symbols.def that CASE names, or a case of trouble that
+ * mixes several, in the working directory, and prints what every call answered.
+ * tests/il/test_rows.py runs it with and without the library, on the mount and elsewhere, and
+ * compares. `rows --list` prints the cases.
  */
 #include "rows.h"
 
@@ -32,6 +33,24 @@ void rows_warm(int fd)
     }
 }
 
+unsigned long rows_sum(const char *name)
+{
+    static char piece[65536];
+    unsigned long sum = 5381;
+    int fd = open(name, O_RDONLY);
+    ssize_t n, all = 0;
+
+    while ((n = read(fd, piece, sizeof(piece))) > 0) {
+        all += n;
+        for (ssize_t i = 0; i < n; i++) {
+            sum = (sum * 33 + (unsigned char)piece[i]) & 0xffffffff;
+        }
+    }
+    close(fd);
+    printf("%s has %zd bytes\n", name, all);
+    return sum;
+}
+
 int rows_wait(pid_t pid)
 {
     int status;
@@ -44,9 +63,10 @@ int rows_wait(pid_t pid)
 
 int main(int argc, char **argv)
 {
-    const struct rows_entry *const tables[] = {rows_files, rows_processes};
+    const struct rows_entry *const tables[] = {rows_files, rows_processes, rows_trouble,
+                                               rows_mixed};
 
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < 4; t++) {
         for (const struct rows_entry *e = tables[t]; e->name; e++) {
             if (argc == 2 && !strcmp(argv[1], "--list")) {
                 puts(e->name);

@@ -35,6 +35,8 @@
 int rows_file(const char *name);
 /* Enough calls on fd that the process attaches, where it can. */
 void rows_warm(int fd);
+/* A sum over the file's bytes; says how many there are. */
+unsigned long rows_sum(const char *name);
 /* Waits for pid; its exit status, or -1. */
 int rows_wait(pid_t pid);
 
@@ -42,6 +44,6 @@ typedef void (*rows_case)(void);
 extern const struct rows_entry {
     const char *name;
     rows_case run;
-} rows_files[], rows_processes[];
+} rows_files[], rows_processes[], rows_trouble[], rows_mixed[];
 
 #endif

@@ -5,27 +5,16 @@ from __future__ import annotations
 
 import errno
 import mmap
-import select
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import Home, Mount, make_container, make_home, why_not
+from hooked import hear, start, tell
 
 import dfusepy
 from dfusepy import engine, interception
-
-PREFIX = """
-import errno, mmap, os, sys
-def attach(fd):
-    for _ in range(100):
-        os.pread(fd, 4096, 0)
-def say(word):
-    print(word, flush=True)
-"""
 
 
 @pytest.fixture
@@ -41,32 +30,6 @@ def mnt(home: Home, library: str, monkeypatch: pytest.MonkeyPatch) -> Mount:
     mount = make_container(home, "256M")
     mount.mount()
     return mount
-
-
-def start(
-    library: str, code: str, *words: object, report: Path | None = None
-) -> subprocess.Popen[str]:
-    """A hooked Python program; say() is heard by hear()."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PREFIX + code, *map(str, words)],
-        env=interception.environment(library, None if report is None else str(report)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def hear(process: subprocess.Popen[str], timeout_s: float = 60) -> str:
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], timeout_s)
-    assert ready, "the program says nothing"
-    return process.stdout.readline().strip()
-
-
-def tell(process: subprocess.Popen[str], word: str = "go") -> None:
-    assert process.stdin is not None
-    process.stdin.write(word + "\n")
-    process.stdin.flush()
 
 
 # -- the service ----------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from harness import Mount
 
 from dfusepy import interception
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 CASES = sorted(
     set(
         re.findall(
@@ -24,6 +25,12 @@ CASES = sorted(
     )
     - {"none"}
 )
+CASES += [
+    case
+    for name in ("rows_trouble.c", "rows_mixed.c")
+    for case in re.findall(r'^    {"(\w+)",', (HERE / name).read_text(), re.MULTILINE)
+    if case not in CASES
+]
 # Where our file system and ext4 may differ by design: in what a file system tells about itself.
 OWN_ANSWERS = {"allocate", "handle", "copy"}
 
