@@ -15,10 +15,8 @@
 #define LATELY_NS 60000000000ull
 /* Inodes whose last writes are known; of more the older ones count as written. */
 #define WRITERS 4096u
-/* After a restart: names that are remembered for mounts that come back, and for how long one that
- * did counts as holding everything, since it takes its references again one by one. */
-#define RENAMED 256u
-#define RESUMING_NS 10000000000ull
+/* After a restart: names that are remembered for mounts that come back. */
+#define RENAMED 4096u
 /* A mount that comes back answers only when its client has taken up everything again: a call that
  * its kernel makes meanwhile, dirty pages of the last invalidation among them, waits for that. */
 #define RETURN_NS 60000000000ull
@@ -27,9 +25,16 @@
 /* Invalidations that nobody waits for, at most so many queued: a face that far behind is let go. */
 #define TOLD_MAX 65536u
 
+/* A change that waits for an item. */
+struct ask {
+    struct list link;
+    struct cohere_change *change;
+};
+
 struct item {
     struct list link; /* face->queued or face->sent */
-    struct cohere_change *change; /* NULL: nobody waits */
+    struct list asks; /* none: nobody waits */
+    bool told;        /* it was queued without anybody who waits */
     struct dfe_inval inval;
 };
 
@@ -40,7 +45,9 @@ struct face {
     bool read_only, stopped;
     atomic_bool lost;
     uint64_t next_id;
-    uint64_t resuming_ns; /* until then */
+    bool back;       /* its kernel knows what this object has never heard of */
+    bool holds_all;  /* it has not yet said all that its kernel holds ... */
+    bool untold;     /* ... and never will: something of it could not be noted */
     uint64_t alive_ns;    /* when it last said that something is done, or was about to begin */
     struct list queued, sent;
     unsigned n_told;
@@ -104,11 +111,18 @@ void cohere_close(struct cohere *co)
 
 /* -- queues ----------------------------------------------------------------------------------- */
 
-static void item_done(struct cohere *co, struct item *item)
+static void item_done(struct face *face, struct item *item)
 {
     list_del(&item->link);
-    if (item->change && --item->change->left == 0)
-        pthread_cond_broadcast(&co->cond);
+    list_for_each_safe(l, tmp, &item->asks)
+    {
+        struct ask *ask = container_of(l, struct ask, link);
+
+        if (--ask->change->left == 0)
+            pthread_cond_broadcast(&face->co->cond);
+        free(ask);
+    }
+    face->n_told -= item->told;
     free(item);
 }
 
@@ -150,10 +164,9 @@ static void wake_all(struct list *wake)
 static void face_drain(struct face *face, struct list *wake)
 {
     list_for_each_safe(l, tmp, &face->queued)
-        item_done(face->co, container_of(l, struct item, link));
+        item_done(face, container_of(l, struct item, link));
     list_for_each_safe(l, tmp, &face->sent)
-        item_done(face->co, container_of(l, struct item, link));
-    face->n_told = 0;
+        item_done(face, container_of(l, struct item, link));
     face_wake(face, wake);
 }
 
@@ -166,16 +179,39 @@ static void face_lose(struct face *face, const char *why, struct list *wake)
     face_drain(face, wake);
 }
 
-static void face_queue(struct face *face, const struct cohere_target *t, uint32_t what,
-                       struct cohere_change *change, struct list *wake)
+static bool item_covers(const struct item *item, const struct cohere_target *t, uint32_t what)
 {
-    struct item *item = malloc(sizeof(*item));
+    const struct dfe_inval *inval = &item->inval;
 
-    if (!item) {
-        face_lose(face, "no memory for what it has to forget", wake);
-        return;
+    if (inval->ino != t->ino)
+        return false;
+    if (what == DFE_INVAL_ATTR) /* comes with everything */
+        return true;
+    return inval->what == what &&
+           (what != DFE_INVAL_ENTRY || (inval->name_len == t->name_len &&
+                                        memcmp(inval->name, t->name, t->name_len) == 0));
+}
+
+/* One that says it, and that the mount has not yet taken: so it will be carried out after now. */
+static struct item *find_queued(struct face *face, const struct cohere_target *t, uint32_t what)
+{
+    list_for_each(l, &face->queued)
+    {
+        struct item *item = container_of(l, struct item, link);
+
+        if (item_covers(item, t, what))
+            return item;
     }
-    memset(&item->inval, 0, sizeof(item->inval));
+    return NULL;
+}
+
+static struct item *item_new(struct face *face, const struct cohere_target *t, uint32_t what)
+{
+    struct item *item = calloc(1, sizeof(*item));
+
+    if (!item)
+        return NULL;
+    list_init(&item->asks);
     item->inval.id = face->next_id++;
     item->inval.ino = t->ino;
     item->inval.what = what;
@@ -183,12 +219,43 @@ static void face_queue(struct face *face, const struct cohere_target *t, uint32_
         item->inval.name_len = t->name_len;
         memcpy(item->inval.name, t->name, t->name_len);
     }
-    item->change = change;
-    if (change)
-        change->left++;
-    else
-        face->n_told++;
     list_add_tail(&face->queued, &item->link);
+    return item;
+}
+
+/* Nobody waits for it. */
+static void face_queue(struct face *face, const struct cohere_target *t, uint32_t what,
+                       struct list *wake)
+{
+    struct item *item = item_new(face, t, what);
+
+    if (!item) {
+        face_lose(face, "no memory for what it has to forget", wake);
+        return;
+    }
+    item->told = true;
+    face->n_told++;
+    face_wake(face, wake);
+}
+
+/* The change waits. However many changes of an inode wait, a mount hears of it once more only: the
+ * wait is as long as what is queued is manifold, not as it is much. */
+static void face_ask(struct face *face, const struct cohere_target *t, uint32_t what,
+                     struct cohere_change *change, struct list *wake)
+{
+    struct item *item = find_queued(face, t, what);
+    struct ask *ask = malloc(sizeof(*ask));
+
+    if (!item && ask)
+        item = item_new(face, t, what);
+    if (!item || !ask) {
+        free(ask);
+        face_lose(face, "no memory for what it has to forget", wake);
+        return;
+    }
+    ask->change = change;
+    list_add_tail(&item->asks, &ask->link);
+    change->left++;
     face_wake(face, wake);
 }
 
@@ -201,20 +268,20 @@ static void face_catch_up(struct face *face, struct list *wake)
     uint64_t now_ns = base_mono_ns();
     uint64_t n = co->n_renamed < RENAMED ? co->n_renamed : RENAMED;
 
-    face->resuming_ns = now_ns + RESUMING_NS;
+    face->back = face->holds_all = true;
     face->alive_ns = now_ns + RETURN_NS - co->inval_ns;
     for (unsigned i = 0; i < WRITERS; i++) {
         const struct writer *w = &co->writers[i];
         struct cohere_target t = {.ino = w->ino};
 
         if (w->ino && now_ns - w->at_ns < LATELY_NS)
-            face_queue(face, &t, DFE_INVAL_PAGES, NULL, wake);
+            face_queue(face, &t, DFE_INVAL_PAGES, wake);
     }
     for (uint64_t i = 0; i < n; i++) {
         const struct renamed *r = &co->renamed[i];
         struct cohere_target t = {.ino = r->dir, .name = r->name, .name_len = r->name_len};
 
-        face_queue(face, &t, DFE_INVAL_ENTRY, NULL, wake);
+        face_queue(face, &t, DFE_INVAL_ENTRY, wake);
     }
 }
 
@@ -300,10 +367,8 @@ static void face_done_locked(struct face *face, uint64_t done)
 
         if (done == 0 || item->inval.id != done)
             continue;
-        if (!item->change)
-            face->n_told--;
         face->alive_ns = base_mono_ns();
-        item_done(face->co, item);
+        item_done(face, item);
     }
 }
 
@@ -323,8 +388,9 @@ int face_next(struct face *face, uint64_t done, struct face_waiter *w)
     list_init(&wake);
     pthread_mutex_lock(&co->lock);
     face_done_locked(face, done);
-    if (face->alive_ns > base_mono_ns()) /* it is back */
+    if (face->alive_ns > base_mono_ns()) /* it is back ... */
         face->alive_ns = base_mono_ns();
+    face->holds_all = face->untold; /* ... and has taken its references again: see face_open */
     if (face->parked) {
         ret = -EBUSY;
     } else {
@@ -356,9 +422,16 @@ void face_tell(struct face *face, uint64_t ino, uint32_t what)
     if (face->n_told >= TOLD_MAX)
         face_lose(face, "it does not ask what it has to forget", &wake);
     else if (!queued && !face->lost && !face->stopped)
-        face_queue(face, &t, what, NULL, &wake);
+        face_queue(face, &t, what, &wake);
     pthread_mutex_unlock(&face->co->lock);
     wake_all(&wake);
+}
+
+void face_untold(struct face *face)
+{
+    pthread_mutex_lock(&face->co->lock);
+    face->untold = face->holds_all = true;
+    pthread_mutex_unlock(&face->co->lock);
 }
 
 /* -- changes ---------------------------------------------------------------------------------- */
@@ -398,9 +471,8 @@ static uint32_t face_asks(struct face *face, const struct cohere_target *t, bool
 {
     unsigned marks = what_marks[t->what], had = refs_marks(face->held, t->ino, marks);
 
-    if (face->resuming_ns && base_mono_ns() < face->resuming_ns)
+    if (face->holds_all)
         had = marks;
-
     /* What is taken is what is asked for: a mark may have come since. */
     if (clear)
         had |= refs_unmark(face->held, t->ino, marks & ~(unsigned)MARK_NAMES);
@@ -465,8 +537,10 @@ static void send(struct cohere *co, struct cohere_change *change, bool waits)
         for (unsigned i = 0; face_concerned(face, change) && i < change->n; i++) {
             uint32_t what = face_asks(face, &change->t[i], true);
 
-            if (what)
-                face_queue(face, &change->t[i], what, waits ? change : NULL, &wake);
+            if (what && waits)
+                face_ask(face, &change->t[i], what, change, &wake);
+            else if (what)
+                face_queue(face, &change->t[i], what, &wake);
         }
     }
     pthread_mutex_unlock(&co->lock);
@@ -487,8 +561,11 @@ static bool list_has(struct list *items, const struct cohere_change *change)
 {
     list_for_each(l, items)
     {
-        if (container_of(l, struct item, link)->change == change)
-            return true;
+        list_for_each(m, &container_of(l, struct item, link)->asks)
+        {
+            if (container_of(m, struct ask, link)->change == change)
+                return true;
+        }
     }
     return false;
 }
@@ -593,7 +670,7 @@ bool cohere_wrote_lately(struct cohere *co, uint64_t ino)
 /* One that came back after a restart may know what nobody here knows of. */
 bool face_alone(struct face *face, uint64_t ino)
 {
-    return !face->resuming_ns && wrote_at(face->co, ino) == 0;
+    return !face->back && wrote_at(face->co, ino) == 0;
 }
 
 void cohere_renamed(struct cohere *co, uint64_t dir, const char *name, uint32_t name_len)

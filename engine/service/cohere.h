@@ -63,8 +63,9 @@ void cohere_close(struct cohere *co); /* no faces, no changes */
 
 /* held: the face's table, which outlives it. *generation 0: a new mount. Else it is that of a mount
  * which has lost an engine and comes back: its kernel still holds what nobody here knows of. It is
- * told what has changed since this object was made, and for a while counts as holding everything.
- * -EBUSY: another face writes. */
+ * told what has changed since this object was made, and counts as holding everything until it asks
+ * for news for the first time: by then it has taken all its references again, which marks what they
+ * are of. -EBUSY: another face writes. */
 int face_open(struct cohere *co, bool read_only, struct refs *held, uint64_t *generation,
               struct face **out);
 void face_close(struct face *face);
@@ -85,6 +86,8 @@ void face_stop(struct face *face);
 bool face_lost(struct face *face);
 /* An invalidation that nobody waits for. */
 void face_tell(struct face *face, uint64_t ino, uint32_t what);
+/* What its kernel holds could not be noted: it counts as holding everything as long as it lives. */
+void face_untold(struct face *face);
 
 /* -- changes by others ------------------------------------------------------------------------ */
 

@@ -229,6 +229,9 @@ int64_t op_ref(struct call *c)
     ret = dfe_fs_getattr(c->fs, c->e->ino, c->flags, &attr); /* which knows how not to wait */
     if (ret == 0)
         ret = refs_reserve(&c->h->refs, 1);
+    /* What is gone nobody changes any more; all else the kernel holds, whether it is noted or not. */
+    if (ret < 0 && ret != -EINPROGRESS && ret != -ESTALE && ret != -ENOENT && face)
+        face_untold(face);
     if (ret < 0)
         return ret;
     ret = dfe_fs_ref(c->fs, c->e->ino);
