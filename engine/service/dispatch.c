@@ -264,8 +264,14 @@ static int64_t run_op(struct call *c, const struct op *op)
     if (!(op->how & OP_CHANGES) || !keep)
         return op->fn(c);
     tag(c->s, c->e->seq);
-    if (c->e->ctl & PROTO_CTL_RETRY && keep_done(keep, c->s->id, c->e->seq, &c->out->value))
+    if (c->e->ctl & PROTO_CTL_RETRY && keep_done(keep, c->s->id, c->e->seq, &c->out->value)) {
+        /* To look at what was done may take a wait, and a client that hears so asks anew, by
+         * another number: it would be done twice. */
+        c->req->e.flags &= ~(uint32_t)DFE_NOWAIT;
+        if (c->may_wait)
+            c->flags &= ~(unsigned)DFE_NOWAIT;
         return answer_again(c, op);
+    }
     keep_begin(keep, c->s->id, c->e->seq);
     return op->fn(c);
 }
@@ -299,6 +305,7 @@ static int run(struct session *s, struct request *req, bool may_wait, struct pro
         .e = &req->e,
         .flags = req->e.flags,
         .mount = s->role == PROTO_ROLE_MOUNT,
+        .may_wait = may_wait,
         .out = out,
     };
     int64_t ret;

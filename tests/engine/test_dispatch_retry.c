@@ -50,6 +50,9 @@ static struct session *open_session(struct host *host)
     return s;
 }
 
+/* As a mount asks at first; told that it would wait, it would ask anew, by another number. */
+static unsigned asking;
+
 static int64_t create(struct session *s, uint32_t ctl, uint64_t seq, const char *name,
                       uint64_t *ino)
 {
@@ -59,7 +62,7 @@ static int64_t create(struct session *s, uint32_t ctl, uint64_t seq, const char 
                                   .handle = 1,
                                   .ino = RIG_ROOT,
                                   .arg = S_IFREG | 0644,
-                                  .flags = DFE_REF,
+                                  .flags = DFE_REF | asking,
                                   .ctl = ctl,
                                   .seq = seq,
                                   .push_len = (uint32_t)(sizeof(cred) + strlen(name))},
@@ -101,7 +104,7 @@ static int64_t simple(struct session *s, uint32_t ctl, uint64_t seq, uint32_t op
                                     .arg = arg,
                                     .ctl = ctl,
                                     .seq = seq,
-                                    .flags = op == PROTO_WRITE ? DFE_APPEND : 0,
+                                    .flags = (op == PROTO_WRITE ? DFE_APPEND : 0) | asking,
                                     .push_len = (uint32_t)strlen(push)},
                               .push = push};
     return rig_do(s, call);
@@ -148,7 +151,9 @@ static void second_worker(void)
     uint64_t ino, value = 0;
     char got[32];
 
+    asking = DFE_NOWAIT;
     requests(s, PROTO_CTL_RETRY, &found);
+    asking = 0;
     CHECK_EQ(found.file, shared->file);
     CHECK_EQ(found.appended_at, 5);
     CHECK_EQ(shared->appended_at, 5);
