@@ -2,8 +2,8 @@
 /*
  * Whether to spin before a sleep, and how long. One thread's; both sides of a channel use it.
  *
- * Waking a processor that has gone idle takes 20 to 100 us in a virtual machine, an exchange between
- * two that spin 0.4: so both spin about as long as a wake-up takes (whoever does that pays at most
+ * Waking a processor that has gone idle takes 20 to 100 us in a virtual machine, an exchange of two
+ * that spin 0.4: so both spin about as long as a wake-up takes (whoever does that pays at most
  * twice what the best choice would have cost). In time and not in turns, which take 10 to 50 ns by
  * processor: a spin that is a little shorter than a wake-up is never won, on either side.
  *

@@ -144,8 +144,17 @@ bool chan_busy(struct chan *ch)
 
 /* -- completions ------------------------------------------------------------------------------- */
 
-/* The tail, then (fence) `sleeping`: engine/client/await.c has the argument. */
-static void post(struct chan *ch, const struct proto_cqe *cqe, bool last)
+/* The ring thread's, which alone takes entries. */
+static void tell_taken(struct chan *ch)
+{
+    __atomic_store_n(&ch->cq->place, spin_place(), __ATOMIC_RELAXED);
+    __atomic_store_n(&ch->cq->sq_head, ch->taken, __ATOMIC_RELEASE);
+}
+
+/* The tail, then (fence) `sleeping`: engine/client/await.c has the argument. taken: says together
+ * with the tail what was taken. The client is looking at that cache line, and between two stores,
+ * or for a lock, it would travel once more. */
+static void post(struct chan *ch, const struct proto_cqe *cqe, bool last, bool taken)
 {
     uint32_t answered;
     char byte = 0;
@@ -157,6 +166,8 @@ static void post(struct chan *ch, const struct proto_cqe *cqe, bool last)
     }
     ch->cq->e[ch->posted % PROTO_RING] = *cqe;
     ch->posted++;
+    if (taken)
+        tell_taken(ch);
     __atomic_store_n(&ch->cq->tail, ch->posted, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&ch->lock);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -180,18 +191,18 @@ static void progress(uint64_t done, uint64_t total, void *arg)
     outstanding = __atomic_load_n(&ch->cq->sq_head, __ATOMIC_RELAXED) - atomic_load(&ch->answered);
     pthread_mutex_unlock(&ch->lock);
     if (untaken < PROTO_RING && untaken + outstanding < PROTO_RING)
-        post(ch, &cqe, false);
+        post(ch, &cqe, false, false);
 }
 
 static void answer(struct chan *ch, const struct proto_sqe *e, struct proto_cqe *cqe,
-                   uint64_t taken_ns, uint64_t begun_ns)
+                   uint64_t taken_ns, uint64_t begun_ns, bool taken)
 {
     DFE_ASSERT(cqe->reply_len <= e->reply_cap);
     cqe->seq = e->seq;
     cqe->reply_off = e->reply_off;
     cqe->queued_ns = begun_ns - taken_ns;
     cqe->engine_ns = base_mono_ns() - begun_ns;
-    post(ch, cqe, true);
+    post(ch, cqe, true, taken);
 }
 
 /* -- requests ---------------------------------------------------------------------------------- */
@@ -206,7 +217,7 @@ static void finish(struct task *t, struct proto_cqe *cqe, uint64_t begun_ns)
     pthread_mutex_lock(&ch->lock);
     list_add(&ch->tasks, &t->job.link);
     pthread_mutex_unlock(&ch->lock);
-    answer(ch, &e, cqe, taken, begun_ns);
+    answer(ch, &e, cqe, taken, begun_ns, false);
 }
 
 /* A mount's news have come, or its session ends: from any thread, perhaps under locks. */
@@ -294,12 +305,6 @@ bool chan_pending(const struct chan *ch)
     return __atomic_load_n(&ch->sq->tail, __ATOMIC_ACQUIRE) != ch->taken;
 }
 
-static void tell_taken(struct chan *ch)
-{
-    __atomic_store_n(&ch->cq->place, spin_place(), __ATOMIC_RELAXED);
-    __atomic_store_n(&ch->cq->sq_head, ch->taken, __ATOMIC_RELEASE);
-}
-
 /* Returns what it has cost: more for one that moves much, since others wait meanwhile. */
 static unsigned serve_one(struct chan *ch, uint64_t now, bool *waits)
 {
@@ -331,9 +336,7 @@ static unsigned serve_one(struct chan *ch, uint64_t now, bool *waits)
     *waits = false;
     if (rc < 0)
         cqe.result = rc;
-    /* Only now: the client is looking at this cache line, and it would travel twice. */
-    tell_taken(ch);
-    answer(ch, &req.e, &cqe, now, now);
+    answer(ch, &req.e, &cqe, now, now, true);
     dispatch_posted(ch->peer->session, req.e.seq);
     return 1 + (req.e.push_len + cqe.reply_len) / COST_BYTES;
 }
