@@ -8,7 +8,7 @@
  *   READ       len bytes of a pattern that depends on off and ino
  *   WRITE      value: sum of the bytes; with ino a token (rig_token) done once, and counted in
  *              rig_state()->writes
- *   FSYNC      waits `off` microseconds on a thread that may
+ *   FSYNC      waits `off` microseconds, at most a second, on a thread that may
  *   INVAL_NEXT waits until INVAL_STOP: -ESHUTDOWN
  *   CHECK      five reports of progress
  *   SERVICE_QUERY  dfe_service_info
