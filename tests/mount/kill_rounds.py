@@ -32,8 +32,8 @@ STEP_S = 120.0  # what takes a second or two on an idle machine
 FIO_S = 300.0
 GROWTH_KIB = 6 << 10
 FIO = (
-    *("fio", "--name=kills", "--ioengine=psync", "--bs=4k", "--size=16M", "--verify=crc32c"),
-    *("--do_verify=1", "--verify_backlog=256", "--verify_fatal=1", "--loops=4"),
+    *("fio", "--name=kills", "--ioengine=psync", "--bs=4k", "--size=8M", "--verify=crc32c"),
+    *("--do_verify=1", "--verify_backlog=256", "--verify_fatal=1", "--loops=2"),
     "--verify_state_save=0",
 )
 PATTERNS = ("randwrite", "write", "randrw")
