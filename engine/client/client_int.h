@@ -93,7 +93,7 @@ struct client {
     atomic_int state;
     atomic_ulong life, epoch, seq;
     pthread_mutex_t lock;
-    pthread_t resumer;           /* while CLIENT_RESUMING */
+    _Atomic pthread_t resumer;   /* while CLIENT_RESUMING */
     uint64_t session, secret;
     int sock;                    /* -1 while there is none */
     uint32_t next_channel;
