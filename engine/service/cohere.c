@@ -66,6 +66,7 @@ struct renamed {
 
 struct cohere {
     pthread_mutex_t held; /* cohere_hold */
+    pthread_mutex_t names[COHERE_NAMES];
     pthread_mutex_t lock;
     pthread_cond_t cond; /* a change has nothing left */
     uint64_t inval_ns;
@@ -90,6 +91,8 @@ struct cohere *cohere_open(uint64_t inval_ms)
     co->inval_ns = inval_ms * 1000000u;
     co->opened_ns = base_mono_ns();
     list_init(&co->faces);
+    for (unsigned i = 0; i < COHERE_NAMES; i++)
+        pthread_mutex_init(&co->names[i], NULL);
     pthread_mutex_init(&co->held, NULL);
     pthread_mutex_init(&co->lock, NULL);
     pthread_condattr_init(&attr);
@@ -105,6 +108,8 @@ void cohere_close(struct cohere *co)
     pthread_cond_destroy(&co->cond);
     pthread_mutex_destroy(&co->lock);
     pthread_mutex_destroy(&co->held);
+    for (unsigned i = 0; i < COHERE_NAMES; i++)
+        pthread_mutex_destroy(&co->names[i]);
     free(co->renamed);
     free(co);
 }
@@ -521,6 +526,50 @@ void cohere_hold(struct cohere *co)
 void cohere_release(struct cohere *co)
 {
     pthread_mutex_unlock(&co->held);
+}
+
+/* -- names -------------------------------------------------------------------------------------
+ */
+
+uint64_t cohere_name(uint64_t dir, const void *name, size_t len)
+{
+    const unsigned char *at = name;
+    uint64_t hash = dir;
+
+    for (size_t i = 0; i < len; i++)
+        hash = (hash ^ at[i]) * 0x9e3779b97f4a7c15ull;
+    return 1ull << (hash >> 32) % COHERE_NAMES;
+}
+
+int cohere_names_lock(struct cohere *co, uint64_t names, bool may_wait)
+{
+    for (unsigned i = 0; i < COHERE_NAMES; i++) {
+        if (!(names >> i & 1))
+            continue;
+        if (may_wait) {
+            pthread_mutex_lock(&co->names[i]);
+        } else if (pthread_mutex_trylock(&co->names[i])) {
+            cohere_names_unlock(co, names & ((1ull << i) - 1));
+            return -EINPROGRESS;
+        }
+    }
+    return 0;
+}
+
+void cohere_names_unlock(struct cohere *co, uint64_t names)
+{
+    for (unsigned i = 0; i < COHERE_NAMES; i++) {
+        if (names >> i & 1)
+            pthread_mutex_unlock(&co->names[i]);
+    }
+}
+
+void cohere_names_pass(struct cohere *co)
+{
+    for (unsigned i = 0; i < COHERE_NAMES; i++) {
+        pthread_mutex_lock(&co->names[i]);
+        pthread_mutex_unlock(&co->names[i]);
+    }
 }
 
 static void send(struct cohere *co, struct cohere_change *change, bool waits)

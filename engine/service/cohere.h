@@ -39,6 +39,27 @@
  * The first invalidation is there for dirty pages of mmaps: they are written back before the
  * change, and so do not come after it.
  *
+ * What a change holds while it waits for faces (cohere_wait), and why none waits for itself:
+ *
+ *  - Locks: none, neither of the engine (a change is applied between two waits, not during one) nor
+ *    of the service (the ring thread never waits: what would, goes to a thread of the pool without
+ *    ring->lock; cohere_hold and the names are held only around the application). The uses of its
+ *    session, handle and channel it does hold: whoever ends those stops the faces of the session
+ *    first, and a change that waits for another's face ends with that face's time.
+ *  - Of its own kernel a mount's change holds all that the system call locked: a directory, pages
+ *    that are written back. An invalidation of that inode waits for it in that kernel. So a mount
+ *    that writes is waited for by sessions, and itself waits for mounts that only read, of which
+ *    the others may be many but which change nothing: their kernels hold locks for READ, LOOKUP,
+ *    GETATTR alone, and these wait for no face. A second one that writes would close the circle:
+ *    face_open refuses it.
+ *  - Threads: the requests of mounts have their own (pool.h), so that sessions which wait for a
+ *    mount cannot keep its pages from being written back; INVAL_NEXT needs none.
+ *  - A client that takes its session up again makes no change in between; its other threads wait
+ *    for it, and changes wait for them for as long as RETURN_NS.
+ *
+ * No mount's word is needed for another's coherence: one that asks for news too soon, or says
+ * "done" of what it has not done, leaves old things in its own kernel; one that is slow costs time.
+ *
  * Locks: one inside, held for nothing that waits; a table's lock is below it. Waiters are called
  * without locks.
  */
@@ -46,6 +67,7 @@
 #define DFE_SERVICE_COHERE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/list.h"
@@ -119,6 +141,15 @@ bool cohere_due(struct cohere *co, const struct cohere_change *change);
  * the engine. */
 void cohere_hold(struct cohere *co);
 void cohere_release(struct cohere *co);
+/* Who changes names holds them from before it looks what they lead to until they have been changed,
+ * and never while it waits for a face: a kernel that holds a directory while its own change of the
+ * name waits here could not answer. Below it only locks of the engine, and cohere_hold. */
+#define COHERE_NAMES 64u
+uint64_t cohere_name(uint64_t dir, const void *name, size_t len); /* its bit; more of them: | */
+int cohere_names_lock(struct cohere *co, uint64_t names, bool may_wait); /* -EINPROGRESS */
+void cohere_names_unlock(struct cohere *co, uint64_t names);
+/* Returns when what is held at the moment has been let go of. */
+void cohere_names_pass(struct cohere *co);
 /* Asks the faces that do; cohere_wait returns when they are done or let go. */
 void cohere_send(struct cohere *co, struct cohere_change *change);
 void cohere_wait(struct cohere *co, struct cohere_change *change); /* (waits) */

@@ -76,11 +76,14 @@ int64_t op_setattr(struct call *c)
 
 /* -- extended attributes ---------------------------------------------------------------------- */
 
+/* Kernels keep ACLs beside the attributes, and forget both together. */
 int64_t op_getxattr(struct call *c)
 {
-    int n = dfe_fs_getxattr(c->fs, c->e->ino, (const char *)c->push, c->push_len, c->req->reply,
-                            c->e->reply_cap, c->flags);
+    int n = mark(c, c->e->ino, MARK_ATTR);
 
+    if (n == 0)
+        n = dfe_fs_getxattr(c->fs, c->e->ino, (const char *)c->push, c->push_len, c->req->reply,
+                            c->e->reply_cap, c->flags);
     if (n > 0 && c->e->reply_cap)
         c->out->reply_len = (uint32_t)n;
     return n;
@@ -88,8 +91,10 @@ int64_t op_getxattr(struct call *c)
 
 int64_t op_listxattr(struct call *c)
 {
-    int n = dfe_fs_listxattr(c->fs, c->e->ino, c->req->reply, c->e->reply_cap, c->flags);
+    int n = mark(c, c->e->ino, MARK_ATTR);
 
+    if (n == 0)
+        n = dfe_fs_listxattr(c->fs, c->e->ino, c->req->reply, c->e->reply_cap, c->flags);
     if (n > 0 && c->e->reply_cap)
         c->out->reply_len = (uint32_t)n;
     return n;

@@ -88,24 +88,45 @@ void change_inode(struct call *c, uint64_t ino, uint32_t what)
 
 void change_name(struct call *c, uint64_t dir, const void *name, size_t len)
 {
+    c->names |= cohere_name(dir, name, len);
     /* A name that is too long exists nowhere, and its change fails. */
     if (len < sizeof(((struct dfe_inval *)0)->name))
         cohere_target(&c->change, dir, DFE_INVAL_ENTRY, name, (uint32_t)len);
 }
 
-int change_named(struct call *c, uint64_t dir, const void *name, size_t len)
+void change_named(struct call *c, uint64_t dir, const void *name, size_t len)
 {
-    struct dfe_attr attr;
-    int ret;
+    c->victims[c->n_victims++] = (struct victim){dir, name, len};
+}
 
-    if (!cohere_others(c->hc->cohere, c->change.self))
-        return 0;
-    ret = dfe_fs_lookup(c->fs, dir, name, len, c->flags & DFE_NOWAIT, &attr);
-    if (ret == -EINPROGRESS)
-        return ret;
-    if (ret == 0)
-        change_inode(c, attr.ino, DFE_INVAL_ATTR);
-    return 0; /* what is wrong with the name, the change itself will say */
+/* From here to names_end the names lead where they do now. Who waits looks after the first wave:
+ * that is there for dirty pages, and of a victim only attributes change. */
+static int names_begin(struct call *c)
+{
+    struct cohere *co = c->hc->cohere;
+    struct dfe_attr attr;
+    int ret = cohere_names_lock(co, c->names, !must_not_wait(c));
+
+    if (ret < 0)
+        c->names = 0; /* nothing is held */
+    for (unsigned i = 0; ret == 0 && i < c->n_victims; i++) {
+        const struct victim *v = &c->victims[i];
+
+        if (!cohere_others(co, c->change.self))
+            break; /* one that comes now waits for us: op_fs_mount */
+        ret = dfe_fs_lookup(c->fs, v->dir, v->name, v->len, c->flags & DFE_NOWAIT, &attr);
+        if (ret == 0)
+            change_inode(c, attr.ino, DFE_INVAL_ATTR);
+        else if (ret != -EINPROGRESS)
+            ret = 0; /* what is wrong with the name, the change itself will say */
+    }
+    return ret;
+}
+
+static void names_end(struct call *c)
+{
+    cohere_names_unlock(c->hc->cohere, c->names);
+    c->names = 0;
 }
 
 /* A call that must not wait runs from memory, so marks can wait for it: what is not marked when it
@@ -128,6 +149,7 @@ static int begin_at_once(struct call *c)
 int change_begin(struct call *c)
 {
     struct cohere *co = c->hc->cohere;
+    int ret;
 
     for (unsigned i = 0; !c->mount && i < c->change.n; i++) {
         const struct cohere_target *t = &c->change.t[i];
@@ -137,13 +159,16 @@ int change_begin(struct call *c)
         else if (t->what == DFE_INVAL_ENTRY)
             cohere_renamed(co, t->ino, t->name, t->name_len);
     }
-    if (must_not_wait(c))
-        return begin_at_once(c);
-    if (cohere_due(co, &c->change)) {
+    if (!must_not_wait(c) && cohere_due(co, &c->change)) {
         cohere_send(co, &c->change);
         cohere_wait(co, &c->change);
     }
-    return 0;
+    ret = names_begin(c);
+    if (ret == 0 && must_not_wait(c))
+        ret = begin_at_once(c);
+    if (ret < 0)
+        names_end(c);
+    return ret;
 }
 
 int64_t change_end(struct call *c, int64_t ret)
@@ -152,6 +177,7 @@ int64_t change_end(struct call *c, int64_t ret)
 
     if (ret != -EINPROGRESS)
         cohere_count(co);
+    names_end(c);
     if (c->holds)
         cohere_release(co);
     c->holds = false;

@@ -85,6 +85,7 @@ int64_t op_fs_mount(struct call *c)
         return base_refuse(-EEXIST, "this handle is a mount's already");
     }
     atomic_fetch_add(&c->s->host->mounts, 1);
+    cohere_names_pass(c->hc->cohere); /* of those who have not seen it */
     /* What the kernel of a mount that has lost an engine holds is not known: all of it. */
     ret = mark(c, NS_ROOT_INO, MARK_ALL);
     /* Whoever closes the handle has looked for a face before there was one. */
@@ -229,7 +230,7 @@ int64_t op_ref(struct call *c)
     ret = dfe_fs_getattr(c->fs, c->e->ino, c->flags, &attr); /* which knows how not to wait */
     if (ret == 0)
         ret = refs_reserve(&c->h->refs, 1);
-    /* What is gone nobody changes any more; all else the kernel holds, whether it is noted or not. */
+    /* What is gone nobody changes any more; all else the kernel holds, noted or not. */
     if (ret < 0 && ret != -EINPROGRESS && ret != -ESTALE && ret != -ENOENT && face)
         face_untold(face);
     if (ret < 0)

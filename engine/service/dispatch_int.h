@@ -36,6 +36,13 @@ struct call {
     struct proto_cqe *out;
     struct cohere_change change;
     bool holds;            /* marks wait for the change (cohere_hold) */
+    uint64_t names;        /* that it changes (cohere_name); held from begin to end */
+    struct victim {
+        uint64_t dir;
+        const void *name;
+        size_t len;
+    } victims[2];          /* names whose inodes the change touches */
+    unsigned n_victims;
     uint64_t seen;         /* count of changes before the engine was asked */
 };
 
@@ -101,13 +108,14 @@ int mark(struct call *c, uint64_t ino, unsigned marks);
 int reserve_refs(struct call *c, uint64_t n);
 void unreserve_refs(struct call *c, uint64_t n);
 
-/* A change of the targets that were added to c->change: begin, apply, end. */
+/* A change of the targets that were added to c->change: begin, apply, end. Where begin has failed
+ * there is no end. */
 int change_begin(struct call *c);
 int64_t change_end(struct call *c, int64_t ret);
 void change_inode(struct call *c, uint64_t ino, uint32_t what);
 void change_name(struct call *c, uint64_t dir, const void *name, size_t len);
-/* The inode behind a name, if the mounts could know it. */
-int change_named(struct call *c, uint64_t dir, const void *name, size_t len);
+/* The inode behind a name, as it is when the change is applied. */
+void change_named(struct call *c, uint64_t dir, const void *name, size_t len);
 
 /* -- operations ------------------------------------------------------------------------------- */
 

@@ -128,8 +128,13 @@ static int create_begin(struct call *c, uint64_t dir, const void *name, size_t n
     change_name(c, dir, name, name_len);
     ret = mark(c, dir, MARK_NAMES);
     if (ret == 0)
-        ret = change_begin(c);
-    return ret < 0 ? ret : reserve_refs(c, 1);
+        ret = reserve_refs(c, 1);
+    if (ret < 0)
+        return ret;
+    ret = change_begin(c);
+    if (ret < 0)
+        unreserve_refs(c, 1);
+    return ret;
 }
 
 static int64_t create_end(struct call *c, int ret, struct dfe_attr *attr)
@@ -207,11 +212,9 @@ int64_t op_link(struct call *c)
 
 static int remove_begin(struct call *c)
 {
-    int ret;
-
     change_name(c, c->e->ino, c->push, c->push_len);
-    ret = change_named(c, c->e->ino, c->push, c->push_len);
-    return ret < 0 ? ret : change_begin(c);
+    change_named(c, c->e->ino, c->push, c->push_len);
+    return change_begin(c);
 }
 
 int64_t op_unlink(struct call *c)
@@ -244,11 +247,9 @@ int64_t op_rename(struct call *c)
         return base_refuse(-EINVAL, "the first name is longer than both");
     change_name(c, c->e->ino, from, from_len);
     change_name(c, c->e->off, to, to_len);
-    ret = change_named(c, c->e->ino, from, from_len);
-    if (ret == 0)
-        ret = change_named(c, c->e->off, to, to_len);
-    if (ret == 0)
-        ret = mark(c, c->e->off, MARK_NAMES);
+    change_named(c, c->e->ino, from, from_len);
+    change_named(c, c->e->off, to, to_len);
+    ret = mark(c, c->e->off, MARK_NAMES);
     if (ret == 0)
         ret = change_begin(c);
     if (ret < 0)
@@ -272,7 +273,8 @@ int change_again_names(struct call *c)
             return base_refuse(-EINVAL, "the first name is longer than both");
         change_name(c, c->e->ino, push, first);
         change_name(c, c->e->off, push + first, c->push_len - first);
-        return change_named(c, c->e->off, push + first, c->push_len - first);
+        change_named(c, c->e->off, push + first, c->push_len - first);
+        return 0;
     case PROTO_LINK:
         change_inode(c, c->e->ino, DFE_INVAL_ATTR);
         change_name(c, c->e->off, push, c->push_len);

@@ -571,73 +571,6 @@ static void one_writes(void)
     session_end(b);
 }
 
-/* A mount that comes back after a restart is told what has changed meanwhile. It counts as holding
- * everything until it asks for news, and then holds what it has taken references on. */
-static void *tells(void *arg)
-{
-    struct dfe_attr *attr = arg;
-
-    CHECK_EQ(rig_write(il, 1, attr->ino, 0, "again", 5, 0, NULL), 5);
-    return NULL;
-}
-
-static uint64_t next_news(struct session *m, uint64_t done, struct dfe_inval *inval)
-{
-    struct rig_call next = {.e = {.op = PROTO_INVAL_NEXT, .handle = 1, .off = done}};
-
-    CHECK_EQ(rig_do(m, &next), 0);
-    memcpy(inval, next.reply, sizeof(*inval));
-    return inval->id;
-}
-
-static bool is_pages(const struct dfe_inval *inval, uint64_t ino)
-{
-    return inval->what == DFE_INVAL_PAGES && inval->ino == ino;
-}
-
-/* The mount hears of the change under way twice; the second time it leaves unanswered. */
-static void two_waves(struct session *m, uint64_t done, uint64_t ino)
-{
-    struct dfe_inval inval;
-
-    for (unsigned waves = 0; waves < 2; waves += is_pages(&inval, ino))
-        done = next_news(m, done, &inval);
-}
-
-static void comes_back(void)
-{
-    struct session *m = rig_session(host, PROTO_ROLE_MOUNT, geteuid(), getegid(), 19);
-    struct rig_call mount = {.e = {.op = PROTO_FS_MOUNT, .handle = 1, .off = 4711}};
-    struct dfe_inval inval = {0};
-    struct dfe_attr attr, held, other;
-    bool data = false, name = false;
-    pthread_t thread;
-    uint64_t done = 0;
-
-    CHECK_EQ(rig_make(api, 1, RIG_ROOT, "changed", S_IFREG | 0644, 0, &attr), 0);
-    CHECK_EQ(rig_make(api, 1, RIG_ROOT, "held", S_IFREG | 0644, 0, &held), 0);
-    CHECK_EQ(rig_make(api, 1, RIG_ROOT, "other", S_IFREG | 0644, 0, &other), 0);
-    CHECK_EQ(rig_write(api, 1, attr.ino, 0, "changed", 7, 0, NULL), 7);
-    CHECK_EQ(rig_fs(m, 1, "c"), 0);
-    CHECK_EQ(rig_do(m, &mount), 0);
-    CHECK_EQ(mount.cqe.value, 4711);
-    /* What it has not taken up again yet: */
-    CHECK_EQ(pthread_create(&thread, NULL, tells, &held), 0);
-    usleep(100000);
-    CHECK_EQ(rig_simple(m, PROTO_REF, 1, held.ino, 3, 0), 0);
-    while (!data || !name) {
-        done = next_news(m, done, &inval);
-        data |= is_pages(&inval, attr.ino);
-        name |= inval.what == DFE_INVAL_ENTRY && inval.ino == RIG_ROOT && inval.name_len == 7 &&
-                memcmp(inval.name, "changed", 7) == 0;
-    }
-    two_waves(m, done, held.ino);
-    tells(&other); /* it never spoke of this one: nobody waits, though it does not ask */
-    CHECK_EQ(rig_simple(m, PROTO_INVAL_STOP, 1, 0, 0, 0), 0);
-    pthread_join(thread, NULL);
-    session_end(m);
-}
-
 /* What is shared is not kept; an append goes to the engine's end, and the kernel is told. */
 static void appends(void)
 {
@@ -798,7 +731,6 @@ int main(void)
     il = rig_session(host, PROTO_ROLE_IL, 0, 0, 2);
     CHECK_EQ(rig_fs(api, 1, "c"), 0);
     CHECK_EQ(rig_fs(il, 1, "c"), 0);
-    RUN(comes_back);
     RUN(one_writes);
     RUN(random_changes);
     RUN(appends);
