@@ -11,10 +11,10 @@
  * this one sleeps, and they take turns there, 2 to 5 us a request. Each says in the shared memory
  * where it runs. It is a hint; what it gets wrong, losses mend.
  *
- * Spins that were lost (slow requests, a client that computes, a processor that has other work) end
- * it. Then sleeps are looked at: those so short that a spin might have been won, the wake-up
- * taken off. After a few of them the next spin is tried; after more of them with each loss. So
- * rare requests and an idle session cost no spins at all.
+ * Spins that are lost (slow requests, a client that computes, a processor that has other work) end
+ * it. Then sleeps are looked at: those that were short, the wake-up included, tell that a spin may
+ * be won again, and after a few of them one is tried; after more of them with each loss. So rare
+ * requests and an idle session cost no spins at all.
  */
 #ifndef DFE_CLIENT_SPIN_H
 #define DFE_CLIENT_SPIN_H
@@ -27,14 +27,14 @@
 
 #define SPIN_NS 100000u
 #define SPIN_SHORT_NS (2 * SPIN_NS) /* a sleep, wake-up included, that a spin might have saved */
-#define SPIN_LOSSES 2u        /* in a row: then none until so many short sleeps, */
-#define SPIN_SLEEPS 4u
-#define SPIN_SLEEPS_MOST 256u /* twice as many with each further loss */
-#define SPIN_TURNS 32u        /* between looks at the clock, which cost more than a turn */
+#define SPIN_LOSSES 2u      /* more than wins: then none until so many short sleeps, */
+#define SPIN_SLEEPS 4u      /* twice as many with each further loss, */
+#define SPIN_LOSSES_MOST 8u /* 256 at most */
+#define SPIN_TURNS 32u      /* between looks at the clock, which cost more than a turn */
 
 struct spin {
     bool never;      /* one processor */
-    uint32_t losses; /* in a row */
+    uint32_t losses; /* that wins have not made up for */
     uint32_t sleeps; /* short ones until the next spin */
 };
 
@@ -57,15 +57,16 @@ static inline bool spin_pays(const struct spin *s, uint32_t here, uint32_t there
 
 static inline void spin_won(struct spin *s)
 {
-    s->losses = 0;
+    if (s->losses > 0)
+        s->losses--;
 }
 
 static inline void spin_lost(struct spin *s)
 {
-    if (++s->losses < SPIN_LOSSES)
-        return;
-    uint32_t more = s->losses - SPIN_LOSSES;
-    s->sleeps = more < 6 ? SPIN_SLEEPS << more : SPIN_SLEEPS_MOST;
+    if (s->losses < SPIN_LOSSES_MOST)
+        s->losses++;
+    if (s->losses >= SPIN_LOSSES)
+        s->sleeps = SPIN_SLEEPS << (s->losses - SPIN_LOSSES);
 }
 
 /* After a sleep without a spin that was not tried because others were lost. */

@@ -49,15 +49,18 @@ static void test_losses(void)
         CHECK(!pays(&s));
         spin_slept(&s, SPIN_SHORT_NS);
     }
-    for (unsigned wanted = SPIN_SLEEPS; wanted <= 4 * SPIN_SLEEPS_MOST; wanted *= 2) {
+    for (unsigned wanted = SPIN_SLEEPS, i = 0; i < 20; i++) {
         for (sleeps = 0; !pays(&s); sleeps++)
             spin_slept(&s, SPIN_SHORT_NS - 1);
-        CHECK_EQ(sleeps, wanted < SPIN_SLEEPS_MOST ? wanted : SPIN_SLEEPS_MOST);
+        CHECK_EQ(sleeps, wanted);
         spin_lost(&s);
+        if (wanted < SPIN_SLEEPS << (SPIN_LOSSES_MOST - SPIN_LOSSES))
+            wanted *= 2;
     }
     while (!pays(&s))
         spin_slept(&s, 0);
-    spin_won(&s); /* forgets all of it */
+    for (unsigned i = 0; i < SPIN_LOSSES_MOST; i++) /* makes up for all of it */
+        spin_won(&s);
     spin_lost(&s);
     CHECK(pays(&s));
 }
