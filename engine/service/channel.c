@@ -261,6 +261,8 @@ static struct pool_lane *lane_of(struct peer *p, uint32_t op)
     }
 }
 
+/* To a thread of the pool. A mount that asks for news needs none, it parks at once; and what it
+ * said together with that, others wait for: they want the processor. */
 static void hand_over(struct chan *ch, const struct request *req, uint64_t taken_ns)
 {
     struct task *t;
@@ -277,7 +279,10 @@ static void hand_over(struct chan *ch, const struct request *req, uint64_t taken
     t->taken_ns = taken_ns;
     t->job.run = run_task;
     atomic_fetch_add(&ch->users, 1);
-    pool_submit(&ch->peer->worker->pool, lane_of(ch->peer, req->e.op), &t->job);
+    if (req->e.op == PROTO_INVAL_NEXT)
+        run_task(&t->job);
+    else
+        pool_submit(&ch->peer->worker->pool, lane_of(ch->peer, req->e.op), &t->job);
 }
 
 /* NULL, or what is wrong with an entry. */

@@ -15,7 +15,7 @@
  *    triggered), strangers' descriptors are closed on threads that may hang.
  *
  * Locks: ring->lock, then channel->lock, then the pool's. dispatch() runs under ring->lock when it
- * may not wait, else under none.
+ * may not wait, and for INVAL_NEXT, which parks at once; else under none.
  */
 #ifndef DFE_SERVICE_WORKER_H
 #define DFE_SERVICE_WORKER_H
