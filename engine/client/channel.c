@@ -53,6 +53,26 @@ void channel_drop_memory(struct channel *ch)
     ch->life = 0;
 }
 
+void channel_cut(struct channel *ch)
+{
+    void *copy = sys_mmap(NULL, ch->cq_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                          -1);
+
+    sys_mmap(ch->sq, ch->sq_bytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1);
+    if (sys_map_error(copy) == 0) { /* the engine goes on writing the other one, for the parent */
+        memcpy(copy, ch->cq, ch->cq_bytes);
+        sys_call(SYS_mremap, (long)copy, (long)ch->cq_bytes, (long)ch->cq_bytes,
+                 MREMAP_MAYMOVE | MREMAP_FIXED, (long)ch->cq, 0);
+    }
+    sys_close(ch->wake_fd);
+    ch->wake_fd = -1;
+    if (ch->bell && ch->bell->fd >= 0) {
+        sys_close(ch->bell->fd);
+        ch->bell->fd = -1;
+    }
+}
+
 void channel_put(struct channel *ch)
 {
     if (atomic_fetch_sub(&ch->refs, 1) != 1)

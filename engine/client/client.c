@@ -128,6 +128,17 @@ void client_forked(struct client *c)
     client_put(c);
 }
 
+void client_abandoned(struct client *c)
+{
+    pthread_mutex_init(&c->lock, NULL);
+    c->pid = sys_getpid();
+    atomic_store(&c->state, CLIENT_DEAD);
+    link_lose(c);
+    for (struct channel *ch = c->channels; ch; ch = ch->next)
+        if (ch->life)
+            channel_cut(ch);
+}
+
 uint64_t client_epoch(const struct client *c)
 {
     return atomic_load(&c->epoch);

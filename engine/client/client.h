@@ -44,6 +44,9 @@ struct client_opts {
 int client_open(const struct client_opts *opts, struct client **out);
 void client_close(struct client *client);
 void client_forked(struct client *client); /* in the child: frees, speaks to nobody */
+/* The same where the fork came in the middle of a call of this thread, by a signal's handler: the
+ * call may go on in the child, and ends with -EOWNERDEAD. Nothing is freed. */
+void client_abandoned(struct client *client);
 uint64_t client_epoch(const struct client *client); /* changes with every new worker */
 
 /* One request. In: everything of sqe but seq, ctl, push_off, push_len, reply_off, reply_cap, which

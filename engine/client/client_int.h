@@ -130,6 +130,8 @@ struct thread *thread_get(bool make);
 /* This thread's channel, of the current life; waits for a resumption by another thread. */
 int channel_get(struct client *c, struct thread *t, struct channel **out);
 void channel_drop_memory(struct channel *ch);
+/* In a forked child: what was answered so far can still be taken; nothing more is sent or heard. */
+void channel_cut(struct channel *ch);
 void channel_put(struct channel *ch);
 void client_put(struct client *c);
 void client_lock(struct client *c, uint64_t *saved);

@@ -63,7 +63,7 @@ static int resume(struct client *c)
     uint64_t end = base_mono_ns() + CLIENT_RESUME_MS * 1000000ull, now;
     unsigned pause_ms = PAUSE_MS;
 
-    while ((now = base_mono_ns()) < end) {
+    while ((now = base_mono_ns()) < end && atomic_load(&c->state) == CLIENT_RESUMING) {
         int rc = reconnect(c, (unsigned)((end - now) / 1000000));
         if (rc == 0 && c->opts.resumed)
             rc = call_back(c);

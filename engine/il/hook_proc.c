@@ -9,83 +9,93 @@
 
 #define PRELOAD "LD_PRELOAD="
 #define REPORT "DFUSEPY_IL_REPORT="
-#define MOST_VARIABLES 65536u /* what fits the stack; more are passed on as they are */
+#define MOST_VARIABLES 65536u /* what fits the stack; more are passed on as they are, */
+#define MOST_BYTES 8192u      /* and so is a longer LD_PRELOAD */
 
 /* -- the environment of the next program ----------------------------------------------------------
  *
- * On the caller's stack, since the child of a vfork shares all other memory with its parent. */
+ * On the caller's stack, since the child of a vfork shares all other memory with its parent; no
+ * more of it than is needed, since children of clone run on small ones. */
 struct env {
-    char preload[sizeof(PRELOAD) + 8192];
-    char report[sizeof(REPORT) + 4096];
+    size_t list_bytes; /* 0: the program's own environment is passed on */
+    size_t preload_bytes, report_bytes;
+    char **list;
+    char *preload, *report;
 };
 
-static size_t count_of(char *const envp[])
+static struct env env_need(char *const envp[])
 {
-    size_t n = 0;
+    const char *ours = il_library_path(), *report = il_report_path();
+    size_t n = 0, rest = 0;
 
-    while (envp && envp[n]) {
-        n++;
+    if (!ours || il_started_off()) {
+        return (struct env){0};
     }
-    return n;
+    for (; envp && envp[n]; n++) {
+        if (!strncmp(envp[n], PRELOAD, sizeof(PRELOAD) - 1)) {
+            rest = strlen(envp[n]);
+        }
+    }
+    if (n >= MOST_VARIABLES || rest > MOST_BYTES) {
+        return (struct env){0};
+    }
+    return (struct env){.list_bytes = (n + 3) * sizeof(char *),
+                        .preload_bytes = sizeof(PRELOAD) + strlen(ours) + rest + 2,
+                        .report_bytes = report ? sizeof(REPORT) + strlen(report) : 1};
 }
 
-static bool fits(char *const envp[])
-{
-    return il_library_path() && !il_started_off() && count_of(envp) < MOST_VARIABLES;
-}
+/* Declares env, with room for what env_fill writes. */
+#define ENV(env, envp) \
+    struct env env = env_need(envp); \
+    if (env.list_bytes) { \
+        env.list = alloca(env.list_bytes); \
+        env.preload = alloca(env.preload_bytes); \
+        env.report = alloca(env.report_bytes); \
+    }
 
-/* Room for what env_fill writes. */
-#define ENV_ROOM(envp) \
-    (fits(envp) ? alloca((count_of(envp) + 3) * sizeof(char *)) : NULL)
-
-/* envp with our two variables, in `to` (NULL: as it is). */
-static char *const *env_fill(char *const envp[], struct env *env, char **to)
+/* envp with our two variables. */
+static char *const *env_fill(char *const envp[], struct env *env)
 {
     const char *ours = il_library_path(), *preload = NULL;
     bool report = false;
     size_t n = 0;
 
-    if (!to) {
+    if (!env->list_bytes) {
         return envp;
     }
     for (size_t i = 0; envp && envp[i]; i++) {
         if (!strncmp(envp[i], PRELOAD, sizeof(PRELOAD) - 1)) {
             preload = envp[i] + sizeof(PRELOAD) - 1;
             if (strstr(preload, ours)) {
-                to[n++] = envp[i];
+                env->list[n++] = envp[i];
             }
             continue;
         }
         report |= !strncmp(envp[i], REPORT, sizeof(REPORT) - 1);
-        to[n++] = envp[i];
+        env->list[n++] = envp[i];
     }
     if (!preload || !strstr(preload, ours)) {
-        size_t rest = preload ? strlen(preload) : 0;
-        if (strlen(ours) + rest + 2 > sizeof(env->preload) - sizeof(PRELOAD)) {
-            return envp;
-        }
         char *at = stpcpy(stpcpy(env->preload, PRELOAD), ours);
-        if (rest) {
+        if (preload && *preload) {
             stpcpy(stpcpy(at, ":"), preload);
         }
-        to[n++] = env->preload;
+        env->list[n++] = env->preload;
     }
     if (!report && il_report_path()) {
         stpcpy(stpcpy(env->report, REPORT), il_report_path());
-        to[n++] = env->report;
+        env->list[n++] = env->report;
     }
-    to[n] = NULL;
-    return to;
+    env->list[n] = NULL;
+    return env->list;
 }
 
 /* -- exec -------------------------------------------------------------------------------------- */
 IL_EXPORT int execve(const char *path, char *const argv[], char *const envp[])
 {
-    struct env env;
-    char **room = ENV_ROOM(envp);
+    ENV(env, envp)
 
     il_report("exec");
-    return IL_REAL(execve)(path, argv, env_fill(envp, &env, room));
+    return IL_REAL(execve)(path, argv, env_fill(envp, &env));
 }
 
 IL_EXPORT int execv(const char *path, char *const argv[])
@@ -95,11 +105,10 @@ IL_EXPORT int execv(const char *path, char *const argv[])
 
 IL_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[])
 {
-    struct env env;
-    char **room = ENV_ROOM(envp);
+    ENV(env, envp)
 
     il_report("exec");
-    return IL_REAL(execvpe)(file, argv, env_fill(envp, &env, room));
+    return IL_REAL(execvpe)(file, argv, env_fill(envp, &env));
 }
 
 IL_EXPORT int execvp(const char *file, char *const argv[])
@@ -109,21 +118,19 @@ IL_EXPORT int execvp(const char *file, char *const argv[])
 
 IL_EXPORT int fexecve(int fd, char *const argv[], char *const envp[])
 {
-    struct env env;
-    char **room = ENV_ROOM(envp);
+    ENV(env, envp)
 
     il_report("exec");
-    return IL_REAL(fexecve)(fd, argv, env_fill(envp, &env, room));
+    return IL_REAL(fexecve)(fd, argv, env_fill(envp, &env));
 }
 
 IL_EXPORT int execveat(int dir, const char *path, char *const argv[], char *const envp[],
                        int flags)
 {
-    struct env env;
-    char **room = ENV_ROOM(envp);
+    ENV(env, envp)
 
     il_report("exec");
-    return IL_REAL(execveat)(dir, path, argv, env_fill(envp, &env, room), flags);
+    return IL_REAL(execveat)(dir, path, argv, env_fill(envp, &env), flags);
 }
 
 /* The words of a call that lists them: first, then those of `args` up to NULL. */
@@ -167,11 +174,10 @@ IL_EXPORT int posix_spawn(pid_t *restrict pid, const char *restrict path,
                           const posix_spawnattr_t *restrict attr, char *const argv[restrict],
                           char *const envp[restrict])
 {
-    struct env env;
-    char **room = ENV_ROOM(envp);
+    ENV(env, envp)
 
     il_share_all();
-    return IL_REAL(posix_spawn)(pid, path, actions, attr, argv, env_fill(envp, &env, room));
+    return IL_REAL(posix_spawn)(pid, path, actions, attr, argv, env_fill(envp, &env));
 }
 
 IL_EXPORT int posix_spawnp(pid_t *restrict pid, const char *restrict file,
@@ -179,11 +185,10 @@ IL_EXPORT int posix_spawnp(pid_t *restrict pid, const char *restrict file,
                            const posix_spawnattr_t *restrict attr, char *const argv[restrict],
                            char *const envp[restrict])
 {
-    struct env env;
-    char **room = ENV_ROOM(envp);
+    ENV(env, envp)
 
     il_share_all();
-    return IL_REAL(posix_spawnp)(pid, file, actions, attr, argv, env_fill(envp, &env, room));
+    return IL_REAL(posix_spawnp)(pid, file, actions, attr, argv, env_fill(envp, &env));
 }
 
 IL_EXPORT int system(const char *command)

@@ -193,11 +193,19 @@ void il_own_forked(void);    /* closes those that a child inherited */
 int il_dev_find(uint64_t dev, uint64_t mnt, bool unique, int fd);
 /* Counts a data call. 0: attached; else why not; -1: not a mount. */
 int il_dev_use(enum il_call call, const struct il_file *file, int fd, uint64_t bytes);
+/* client_do by the mount's session. A child of a fork in the middle of a call has none, and finds
+ * what is remembered wiped: the call goes to the kernel. */
+static inline int64_t il_ask(const struct il_dev *dev, struct client_call *call)
+{
+    struct client *client = *(struct client *const volatile *)&dev->client;
+
+    return client ? client_do(client, call) : -EOWNERDEAD;
+}
 bool il_dev_is_mount(uint32_t dev, int fd); /* asks, if it is not known yet */
 void il_dev_lost(struct il_dev *dev);
 uint32_t il_first_own_fd(void); /* where the library's own descriptors begin */
 void il_sessions_close(void);
-void il_sessions_forked(void);
+void il_sessions_forked(bool busy); /* busy: in the middle of one of this thread's calls */
 
 /* -- read.c ------------------------------------------------------------------------------------ */
 /* Up to len bytes at off: a count; 0 at the end of the file; -ENOENT: no lease is known. */

@@ -85,7 +85,7 @@ static bool prove(const struct il_file *file, int fd, int64_t err)
 {
     struct il_dev *dev = &il->dev[file->dev];
 
-    return (err == -EACCES || err == -EPERM) &&
+    return (err == -EACCES || err == -EPERM) && dev->client &&
            client_prove(dev->client, dev->handle, file->ino, fd, (int)file->oflags) == 0;
 }
 
@@ -232,7 +232,7 @@ static int64_t write_piece(const struct il_file *file, const struct iovec *iov, 
         skip = 0;
     }
     call.sqe.len = (uint32_t)sum;
-    int64_t ret = client_do(dev->client, &call);
+    int64_t ret = il_ask(dev, &call);
     if (ret > (int64_t)sum) {
         ret = -EPROTO;
     }
@@ -244,7 +244,7 @@ static int64_t write_piece(const struct il_file *file, const struct iovec *iov, 
 static int64_t write_all(const struct il_file *file, int fd, const struct iovec *iov, int n,
                          int64_t want, uint64_t off, uint64_t *end)
 {
-    size_t most = client_push_max(il->dev[file->dev].client);
+    size_t most = IL_PUSH_BYTES;
     unsigned flags = file->oflags & O_APPEND ? DFE_APPEND : 0;
     bool proved = false;
     int64_t sum = 0;
@@ -302,7 +302,7 @@ static int may_write(const struct il_file *file, int n, int64_t want, bool impli
         return IL_flags;
     }
     if (append &&
-        ((uint64_t)want > client_push_max(il->dev[file->dev].client) || n > (int)PUSH_PIECES)) {
+        ((uint64_t)want > IL_PUSH_BYTES || n > (int)PUSH_PIECES)) {
         return IL_large;
     }
     if (limit != RLIM_INFINITY && (append || implicit || (uint64_t)(off + want) > limit)) {
@@ -393,7 +393,7 @@ static int64_t seek_next(const struct il_file *file, int fd, off64_t off, int wh
                 .arg = whence == SEEK_HOLE},
         .reply_cap = 256,
     };
-    int64_t ret = client_do(dev->client, &call);
+    int64_t ret = il_ask(dev, &call);
 
     if (ret == -ENXIO) {
         return ret;

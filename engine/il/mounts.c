@@ -329,12 +329,16 @@ void il_sessions_close(void)
     }
 }
 
-void il_sessions_forked(void)
+void il_sessions_forked(bool busy)
 {
     for (unsigned i = 0; i < IL_DEVS; i++) {
         struct client *client = atomic_exchange(&clients[i], NULL);
         if (client) {
-            client_forked(client);
+            if (busy) {
+                client_abandoned(client);
+            } else {
+                client_forked(client);
+            }
         }
     }
 }

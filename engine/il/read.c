@@ -114,8 +114,9 @@ static ssize_t read_by_new_lease(const struct il_file *file, uint64_t off, void 
                 .len = (uint32_t)len},
         .reply_cap = sizeof(struct proto_lease),
     };
+    struct client *client = dev->client;
     struct proto_lease lease;
-    int64_t ret = client_do(dev->client, &call);
+    int64_t ret = client ? client_do(client, &call) : -EOWNERDEAD;
 
     if (ret < 0) {
         return ret == -EACCES || ret == -EOWNERDEAD ? (ssize_t)ret : -ENOENT;
@@ -127,11 +128,11 @@ static ssize_t read_by_new_lease(const struct il_file *file, uint64_t off, void 
     if (lease.ino != file->ino || off < lease.file_off || off - lease.file_off >= lease.len) {
         return -ENOENT;
     }
-    if (!client_map_extent(dev->client, lease.extent, lease.stamp)) {
+    if (!client_map_extent(client, lease.extent, lease.stamp)) {
         return -EACCES;
     }
     atomic_store_explicit(&dev->no_window, 0, memory_order_relaxed);
-    ssize_t got = client_lease_read(dev->client, &lease, off, dst, len);
+    ssize_t got = client_lease_read(client, &lease, off, dst, len);
     if (got < 0) {
         return -ENOENT;
     }
@@ -148,7 +149,7 @@ static ssize_t read_by_message(const struct il_file *file, uint64_t off, void *d
 
     call.reply_cap = len < IL_PUSH_BYTES ? len : IL_PUSH_BYTES;
     call.sqe.len = (uint32_t)call.reply_cap;
-    int64_t ret = client_do(dev->client, &call);
+    int64_t ret = il_ask(dev, &call);
     if (ret > 0) {
         if ((uint64_t)ret > call.reply_cap || call.cqe.reply_len < ret) {
             return -EPROTO;

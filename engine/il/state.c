@@ -37,15 +37,20 @@ static void child_begin(bool by_fork)
     if (!atomic_compare_exchange_strong(&il->run, &expected, IL_STARTING)) {
         return;
     }
+    /* A handler forked in the middle of a bypass, which may go on in the child, too: it ends by the
+     * kernel, and all that comes after it. */
+    bool inside = il_self.busy;
     if (by_fork) {
-        il_sessions_forked();
+        il_sessions_forked(inside);
     }
     il_own_forked();
     il_stats_forked();
-    memset(&il_self, 0, sizeof(il_self));
+    if (!inside) {
+        memset(&il_self, 0, sizeof(il_self));
+    }
     atomic_store(&il->epoch, 1);
     atomic_store(&il->serial, 1);
-    atomic_store(&il->run, by_fork && !for_good ? IL_RUNNING : IL_OFF);
+    atomic_store(&il->run, by_fork && !inside && !for_good ? IL_RUNNING : IL_OFF);
 }
 
 static void before_fork(void)

@@ -178,15 +178,16 @@ void il_stats_forked(void)
 {
     struct il_stats *s = atomic_exchange(&stats, NULL);
 
-    if (s) {
+    if (s && !il_self.busy) { /* else the call that was interrupted may be counting */
         il_sys(SYS_munmap, s, sizeof(*s), 0, 0); /* the parent's, shared */
     }
     atomic_store(&reported, false);
 }
 
 /* -- the report -------------------------------------------------------------------------------- */
-struct line {
+struct line { /* in pages of its own: whoever ends may have a small stack */
     char text[16384];
+    char exe[4096];
     size_t len;
 };
 
@@ -299,47 +300,56 @@ static void add_undecided(struct line *line)
     add_tally(line, &first, "undecided", calls, bytes);
 }
 
-void il_report(const char *end)
+/* The line; whether it tells of any call. */
+static bool compose(struct line *line, const char *end)
 {
     struct il_stats *s = atomic_load(&stats);
-    struct line line;
-    char exe[4096];
-    bool any = false;
+    long n = il_sys(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", line->exe, sizeof(line->exe) - 1);
+
+    line->exe[n > 0 ? n : 0] = 0;
+    add(line, "{\"pid\":");
+    add_number(line, (uint64_t)il_sys(SYS_getpid, 0, 0, 0, 0));
+    add(line, ",\"exe\":");
+    add_string(line, line->exe);
+    add(line, ",\"end\":");
+    add_string(line, end);
+    add(line, ",\"attached\":");
+    add_number(line, s ? atomic_load(&s->attaches) : 0);
+    add(line, ",\"attach_us\":");
+    add_number(line, s ? atomic_load(&s->attach_ns) / 1000 : 0);
+    add(line, ",\"bypassed\":{");
+    bool any = s && add_bypassed(line, s);
+    add(line, "},\"left\":{");
+    any = (s && add_left(line, s)) || any;
+    add(line, "},\"short\":");
+    add_undecided(line);
+    add(line, "}}\n");
+    return any;
+}
+
+void il_report(const char *end)
+{
+    struct line *line;
 
     if (!report_path[0] || il_vforked) {
         return;
     }
-    line.len = 0;
-    long n = il_sys(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", exe, sizeof(exe) - 1);
-    exe[n > 0 ? n : 0] = 0;
-    add(&line, "{\"pid\":");
-    add_number(&line, (uint64_t)il_sys(SYS_getpid, 0, 0, 0, 0));
-    add(&line, ",\"exe\":");
-    add_string(&line, exe);
-    add(&line, ",\"end\":");
-    add_string(&line, end);
-    add(&line, ",\"attached\":");
-    add_number(&line, s ? atomic_load(&s->attaches) : 0);
-    add(&line, ",\"attach_us\":");
-    add_number(&line, s ? atomic_load(&s->attach_ns) / 1000 : 0);
-    add(&line, ",\"bypassed\":{");
-    any = s && add_bypassed(&line, s);
-    add(&line, "},\"left\":{");
-    any = (s && add_left(&line, s)) || any;
-    add(&line, "},\"short\":");
-    add_undecided(&line);
-    add(&line, "}}\n");
-    /* An exec that says nothing, and the end of a process that has said all, are no lines. */
-    if (!any && (!strcmp(end, "exec") || atomic_load(&reported))) {
+    line = sys_alloc(sizeof(*line));
+    if (!line) {
         return;
     }
-    atomic_store(&reported, true);
-    long fd = il_sys(SYS_openat, AT_FDCWD, report_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC,
-                     0666);
-    if (fd >= 0) {
-        grow(SYS_write, fd, (long)line.text, (long)line.len);
-        il_sys(SYS_close, fd, 0, 0, 0);
+    bool any = compose(line, end);
+    /* An exec that says nothing, and the end of a process that has said all, are no lines. */
+    if (any || (strcmp(end, "exec") && !atomic_load(&reported))) {
+        atomic_store(&reported, true);
+        long fd = il_sys(SYS_openat, AT_FDCWD, report_path,
+                         O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+        if (fd >= 0) {
+            grow(SYS_write, fd, (long)line->text, (long)line->len);
+            il_sys(SYS_close, fd, 0, 0, 0);
+        }
     }
+    sys_free(line, sizeof(*line));
 }
 
 void il_report_off(void)

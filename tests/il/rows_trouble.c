@@ -3,6 +3,8 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <pty.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stddef.h>
@@ -10,6 +12,8 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
+#include <utmp.h>
 #include <wchar.h>
 
 #include "rows.h"
@@ -312,6 +316,100 @@ static void spawned(void)
     SHOW(buf, 90);
 }
 
+static volatile sig_atomic_t forks, in_child;
+static volatile pid_t children[50];
+
+static void forks_here(int number)
+{
+    int saved = errno;
+
+    if (forks < 50 && !in_child) {
+        pid_t pid = fork();
+        in_child = pid == 0;
+        children[forks] = pid;
+        forks += 1;
+    }
+    errno = saved;
+}
+
+/* Handlers fork in the middle of calls, which go on in both processes. */
+static void fork_in_handler(void)
+{
+    struct sigaction act = {.sa_handler = forks_here, .sa_flags = SA_RESTART};
+    struct itimerval timer = {{0, 5000}, {0, 5000}}, none = {{0, 0}, {0, 0}};
+    int fd = rows_file("f"), wrong = 0;
+    struct stat st;
+    char line[33];
+
+    SAY(fstat(fd, &st)); /* the mount's kernel goes by the size that it knows */
+    sigaction(SIGALRM, &act, NULL);
+    setitimer(ITIMER_REAL, &timer, NULL);
+    for (int i = 0; forks < 50 && !in_child; i = (i + 1) % 2048) {
+        snprintf(line, sizeof(line), "line %05d ....................\n", i);
+        if (i % 7 == 0) {
+            wrong += pwrite(fd, line, 32, i * 32) != 32;
+        } else {
+            wrong += pread(fd, line, 32, i * 32) != 32 || atoi(line + 5) != i;
+        }
+    }
+    if (in_child) {
+        for (int i = 0; i < 100; i++) {
+            wrong += pread(fd, line, 32, i * 32) != 32 || atoi(line + 5) != i;
+        }
+        _exit(wrong != 0);
+    }
+    setitimer(ITIMER_REAL, &none, NULL);
+    for (int i = 0; i < 50; i++) {
+        wrong += rows_wait(children[i]) != 0;
+    }
+    SAY(wrong);
+}
+
+static int on_small_stack(void *arg)
+{
+    char *argv[] = {"true", NULL}, *envp[] = {NULL};
+    char line[32];
+
+    for (int i = 0; i < 100; i++) {
+        if (pread(*(int *)arg, line, 32, i * 32) != 32 || atoi(line + 5) != i) {
+            _exit(1);
+        }
+    }
+    execve("/bin/true", argv, envp);
+    return 2;
+}
+
+static void small_stacks(void)
+{
+    static char stack[16384] __attribute__((aligned(16)));
+    int fd = rows_file("f");
+
+    for (int i = 0; i < 2; i++) {
+        int how = i ? SIGCHLD : CLONE_VM | CLONE_VFORK | SIGCHLD;
+        SAY(rows_wait(clone(on_small_stack, stack + sizeof(stack), how, &fd)));
+    }
+}
+
+static void terminal(void)
+{
+    int fd = rows_file("f"), master, slave, saved = dup(1);
+    ssize_t n;
+
+    SAY(openpty(&master, &slave, NULL, NULL, NULL));
+    setsid();
+    dup2(fd, 1);
+    pwrite(1, "file", 4, 0);
+    int ret = login_tty(slave); /* takes the numbers 0 to 2, inside libc */
+    n = write(1, "to the terminal\n", 16);
+    dup2(saved, 1);
+    SAY(ret);
+    SAY(n);
+    SAY(read(master, buf, 100));
+    SHOW(buf, 15);
+    SAY(pread(fd, buf, 10, 0));
+    SHOW(buf, 10);
+}
+
 /* Descriptors handed to another process, which works with them at the same time. */
 static void handed(void)
 {
@@ -501,6 +599,9 @@ const struct rows_entry rows_trouble[] = {
     {"exec_in_thread", exec_in_thread},
     {"vforked", vforked},
     {"spawned", spawned},
+    {"fork_in_handler", fork_in_handler},
+    {"small_stacks", small_stacks},
+    {"terminal", terminal},
     {"handed", handed},
     {"file_size", file_size},
     {"few_descriptors", few_descriptors},
