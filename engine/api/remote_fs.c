@@ -107,6 +107,9 @@ static int ask_inode(struct dfe_fs *handle, struct client_call *call, struct dfe
     ret = ask_for(handle, call, out, sizeof(*out));
     if (ret == 0 && call->sqe.flags & DFE_REF)
         ret = count(fs, epoch, out->ino);
+    /* An earlier worker's word, perhaps, and the next one did not know that we would keep it. */
+    if (ret == 0 && client_epoch(fs->cont->pool->client) != epoch)
+        out->flags |= DFE_ATTR_SHARED;
     return ret;
 }
 
@@ -425,8 +428,8 @@ static int remote_fs_rename(struct dfe_fs *handle, uint64_t dir, const char *nam
     return ask_plainly(handle, &call);
 }
 
-/* Counts the references that came with a page of entries. */
-static int count_page(struct remote_fs *fs, uint64_t epoch, const uint8_t *page, size_t used)
+/* Counts the references that came with a page of entries. As ask_inode does. */
+static int count_page(struct remote_fs *fs, uint64_t epoch, uint8_t *page, size_t used)
 {
     struct dfe_dirent entry;
     int ret = 0;
@@ -439,6 +442,9 @@ static int count_page(struct remote_fs *fs, uint64_t epoch, const uint8_t *page,
             ret = count(fs, epoch, entry.attr.ino);
         else
             ask_unref(fs, entry.attr.ino, 1);
+        if (client_epoch(fs->cont->pool->client) != epoch)
+            entry.attr.flags |= DFE_ATTR_SHARED;
+        memcpy(page + at, &entry, sizeof(entry));
     }
     return ret;
 }

@@ -15,6 +15,7 @@
 #define LATELY_NS 60000000000ull
 /* Inodes whose last writes are known; of more the older ones count as written. */
 #define WRITERS 4096u
+#define WRITER_PLACES 8u /* where one may be */
 /* After a restart: names that are remembered for mounts that come back. */
 #define RENAMED 4096u
 /* A mount that comes back answers only when its client has taken up everything again: a call that
@@ -58,6 +59,12 @@ struct writer {
     uint64_t ino, at_ns;
 };
 
+/* When inodes were changed last. */
+struct writers {
+    struct writer slots[WRITERS];
+    uint64_t displaced_ns; /* the latest change that has lost its place */
+};
+
 struct renamed {
     uint64_t dir;
     uint32_t name_len;
@@ -74,8 +81,8 @@ struct cohere {
     struct list faces;
     atomic_ulong changes;
     uint64_t generation;
-    struct writer writers[WRITERS];
-    uint64_t displaced_ns; /* the latest write that has lost its place in `writers` */
+    struct writers wrote;   /* data, by others than mounts */
+    struct writers changed; /* anything, by anybody: for mounts that come back */
     uint64_t opened_ns;
     struct renamed *renamed; /* RENAMED, made when needed */
     uint64_t n_renamed;
@@ -276,7 +283,7 @@ static void face_catch_up(struct face *face, struct list *wake)
     face->back = face->holds_all = true;
     face->alive_ns = now_ns + RETURN_NS - co->inval_ns;
     for (unsigned i = 0; i < WRITERS; i++) {
-        const struct writer *w = &co->writers[i];
+        const struct writer *w = &co->changed.slots[i];
         struct cohere_target t = {.ino = w->ino};
 
         if (w->ino && now_ns - w->at_ns < LATELY_NS)
@@ -671,60 +678,87 @@ uint64_t cohere_changes(struct cohere *co)
 
 /* -- who writes ------------------------------------------------------------------------------- */
 
-static struct writer *writer_slot(struct cohere *co, uint64_t ino)
+/* The inode's place, or else one that is free, or the one that is longest ago. */
+static struct writer *writer_slot(struct writers *of, uint64_t ino)
 {
-    return &co->writers[(ino * 0x9e3779b97f4a7c15ull >> 32) % WRITERS];
+    uint64_t home = ino * 0x9e3779b97f4a7c15ull >> 32;
+    struct writer *best = NULL;
+
+    for (unsigned i = 0; i < WRITER_PLACES; i++) {
+        struct writer *w = &of->slots[(home + i) % WRITERS];
+
+        if (w->ino == ino)
+            return w;
+        if (!best || w->at_ns < best->at_ns) /* free: 0 */
+            best = w;
+    }
+    return best;
 }
 
-void cohere_wrote(struct cohere *co, uint64_t ino)
+static void note(struct cohere *co, struct writers *of, uint64_t ino)
 {
-    struct writer *w = writer_slot(co, ino);
+    struct writer *w;
 
     pthread_mutex_lock(&co->lock);
-    if (w->ino != ino && w->at_ns > co->displaced_ns)
-        co->displaced_ns = w->at_ns;
+    w = writer_slot(of, ino);
+    if (w->ino != ino && w->at_ns > of->displaced_ns)
+        of->displaced_ns = w->at_ns;
     *w = (struct writer){ino, base_mono_ns()};
     pthread_mutex_unlock(&co->lock);
 }
 
 /* When that was the last time, or later; 0: never. */
-static uint64_t wrote_at(struct cohere *co, uint64_t ino)
+static uint64_t noted_at(struct cohere *co, struct writers *of, uint64_t ino)
 {
-    struct writer *w = writer_slot(co, ino);
+    const struct writer *w;
     uint64_t at_ns;
 
     pthread_mutex_lock(&co->lock);
-    at_ns = w->ino == ino ? w->at_ns : co->displaced_ns;
+    w = writer_slot(of, ino);
+    at_ns = w->ino == ino ? w->at_ns : of->displaced_ns;
     pthread_mutex_unlock(&co->lock);
     return at_ns;
 }
 
-static bool wrote_within(struct cohere *co, uint64_t ino, uint64_t within_ns)
+void cohere_wrote(struct cohere *co, uint64_t ino)
 {
-    uint64_t at_ns = wrote_at(co, ino);
-
-    return at_ns && base_mono_ns() - at_ns < within_ns;
+    note(co, &co->wrote, ino);
 }
 
 bool cohere_shared(struct cohere *co, uint64_t ino)
 {
-    return wrote_within(co, ino, SHARED_NS);
+    uint64_t at_ns = noted_at(co, &co->wrote, ino);
+
+    return at_ns && base_mono_ns() - at_ns < SHARED_NS;
 }
 
-bool cohere_wrote_lately(struct cohere *co, uint64_t ino)
+bool cohere_young(struct cohere *co)
 {
-    return wrote_within(co, ino, LATELY_NS);
+    return base_mono_ns() - co->opened_ns < LATELY_NS;
+}
+
+void cohere_changed(struct cohere *co, uint64_t ino)
+{
+    if (cohere_young(co))
+        note(co, &co->changed, ino);
+}
+
+bool cohere_changed_lately(struct cohere *co, uint64_t ino)
+{
+    uint64_t at_ns = noted_at(co, &co->changed, ino);
+
+    return at_ns && base_mono_ns() - at_ns < LATELY_NS;
 }
 
 /* One that came back after a restart may know what nobody here knows of. */
 bool face_alone(struct face *face, uint64_t ino)
 {
-    return !face->back && wrote_at(face->co, ino) == 0;
+    return !face->back && noted_at(face->co, &face->co->wrote, ino) == 0;
 }
 
 void cohere_renamed(struct cohere *co, uint64_t dir, const char *name, uint32_t name_len)
 {
-    if (atomic_load(&co->n_faces) || base_mono_ns() - co->opened_ns > LATELY_NS)
+    if (!cohere_young(co))
         return;
     pthread_mutex_lock(&co->lock);
     if (!co->renamed)

@@ -165,11 +165,14 @@ uint64_t cohere_changes(struct cohere *co);
 void cohere_wrote(struct cohere *co, uint64_t ino);
 /* ... did so within the last seconds: a kernel is not to keep its attributes. */
 bool cohere_shared(struct cohere *co, uint64_t ino);
-/* ... or within a minute: a mount that comes back after a restart may hold older pages. */
-bool cohere_wrote_lately(struct cohere *co, uint64_t ino);
 /* Nobody else has changed the inode's data since the face's kernel began to know of it. */
 bool face_alone(struct face *face, uint64_t ino);
-/* A name is about to change while there is no mount: one that comes back may hold it. */
+/* In the first minute of an engine mounts may come back that hold what was before a change, also
+ * while others are there already. An inode is about to change, or did so within a minute; a name
+ * is about to change. */
+bool cohere_young(struct cohere *co);
+void cohere_changed(struct cohere *co, uint64_t ino);
+bool cohere_changed_lately(struct cohere *co, uint64_t ino);
 void cohere_renamed(struct cohere *co, uint64_t dir, const char *name, uint32_t name_len);
 
 #endif

@@ -112,13 +112,15 @@ static int names_begin(struct call *c)
     for (unsigned i = 0; ret == 0 && i < c->n_victims; i++) {
         const struct victim *v = &c->victims[i];
 
-        if (!cohere_others(co, c->change.self))
+        if (!cohere_others(co, c->change.self) && !cohere_young(co))
             break; /* one that comes now waits for us: op_fs_mount */
         ret = dfe_fs_lookup(c->fs, v->dir, v->name, v->len, c->flags & DFE_NOWAIT, &attr);
-        if (ret == 0)
+        if (ret == 0) {
             change_inode(c, attr.ino, DFE_INVAL_ATTR);
-        else if (ret != -EINPROGRESS)
+            cohere_changed(co, attr.ino);
+        } else if (ret != -EINPROGRESS) {
             ret = 0; /* what is wrong with the name, the change itself will say */
+        }
     }
     return ret;
 }
@@ -151,13 +153,15 @@ int change_begin(struct call *c)
     struct cohere *co = c->hc->cohere;
     int ret;
 
-    for (unsigned i = 0; !c->mount && i < c->change.n; i++) {
+    for (unsigned i = 0; i < c->change.n; i++) {
         const struct cohere_target *t = &c->change.t[i];
 
-        if (t->what == DFE_INVAL_PAGES)
+        if (t->what == DFE_INVAL_PAGES && !c->mount)
             cohere_wrote(co, t->ino);
-        else if (t->what == DFE_INVAL_ENTRY)
+        if (t->what == DFE_INVAL_ENTRY)
             cohere_renamed(co, t->ino, t->name, t->name_len);
+        else
+            cohere_changed(co, t->ino);
     }
     if (!must_not_wait(c) && cohere_due(co, &c->change)) {
         cohere_send(co, &c->change);

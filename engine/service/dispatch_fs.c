@@ -239,7 +239,7 @@ int64_t op_ref(struct call *c)
     if (ret == 0) {
         if (refs_add(&c->h->refs, c->e->ino, n, c->mount ? MARK_ALL : 0))
             dfe_fs_unref(c->fs, c->e->ino, 1);
-        if (face && cohere_wrote_lately(c->hc->cohere, c->e->ino))
+        if (face && cohere_changed_lately(c->hc->cohere, c->e->ino))
             face_tell(face, c->e->ino, DFE_INVAL_PAGES);
     }
     refs_unreserve(&c->h->refs, 1);

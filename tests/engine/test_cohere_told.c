@@ -164,6 +164,35 @@ static void xattrs_are_marked(void)
     counting_close(&k);
 }
 
+/* -- two mounts that come back one after the other -------------------------------------------- */
+
+/* What the one that is back changes, and what others change under it, the second one hears of. */
+static void comes_back_second(void)
+{
+    struct session *m = rig_session(host, PROTO_ROLE_MOUNT, geteuid(), getegid(), 51);
+    struct rig_call back = {.e = {.op = PROTO_FS_MOUNT, .handle = 1, .off = 4712, .arg = 1}};
+    struct dfe_attr attr, in = {.mode = 0600};
+    struct dfe_inval inval = {0};
+    struct counting k;
+    bool data = false, name = false;
+
+    CHECK_EQ(rig_make(api, 1, RIG_ROOT, "early", S_IFREG | 0644, DFE_REF, &attr), 0);
+    counting_open(&k, 50, 0);
+    CHECK_EQ(rig_write(k.s, 1, attr.ino, 0, "early", 5, 0, NULL), 5);
+    CHECK_EQ(rig_setattr(api, 1, attr.ino, &in, DFE_SET_MODE), 0);
+    CHECK_EQ(rig_name(api, PROTO_UNLINK, 1, RIG_ROOT, "early", 0, NULL), 0);
+    CHECK_EQ(rig_fs(m, 1, "c"), 0);
+    CHECK_EQ(rig_do(m, &back), 0);
+    while (!data || !name) {
+        next_news(m, inval.id, &inval);
+        data |= is_pages(&inval, attr.ino);
+        name |= inval.what == DFE_INVAL_ENTRY && inval.name_len == 5 &&
+                memcmp(inval.name, "early", 5) == 0;
+    }
+    counting_close(&k);
+    session_end(m);
+}
+
 /* -- names that change hands ------------------------------------------------------------------ */
 
 static void *removes(void *arg)
@@ -221,6 +250,7 @@ int main(void)
     CHECK_EQ(rig_fs(il, 1, "c"), 0);
     RUN(comes_back);
     RUN(xattrs_are_marked);
+    RUN(comes_back_second);
     RUN(links_are_counted);
     session_end(il);
     session_end(api);
