@@ -180,6 +180,9 @@ void il_fd_reason(const struct il_file *file, enum il_reason reason);
 bool il_fd_is_other(int fd); /* known to be no file of a mount: the fast way out */
 /* The file behind fd: 0, or -1: not a mount's (or not known to be one yet), or a reason. */
 int il_fd_file(int fd, struct il_file *file);
+/* Whether fd still is that file, open as it was: for descriptors that no hook saw opened, whose
+ * numbers system calls past libc may close and open again. 0.6 us. */
+bool il_fd_still(int fd, const struct il_file *file);
 /* A shared map of the file: writable, or able to become so. */
 void il_mapped_add(int fd, bool writable);
 bool il_fd_ours(int fd);     /* the library's own descriptor */

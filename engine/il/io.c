@@ -56,6 +56,9 @@ static int begin(enum il_call call, int fd, int mode, int64_t bytes, bool implic
     if (why) {
         return why;
     }
+    if (!file->epoch && !il_fd_still(fd, file)) {
+        return IL_unknown;
+    }
     pthread_testcancel();
     if (!il_enter()) {
         why = (int)il_enter_reason();

@@ -222,27 +222,34 @@ static bool mapped_has(const struct il_file *file, bool add)
     return true; /* full: all the files that are looked at from now on */
 }
 
-/* What the kernel knows of fd, without asking the mount. Returns the word that describes it. */
-static uint64_t look(int fd, uint64_t before)
+/* What the kernel knows of fd, without asking the mount. */
+static long look_at(int fd, struct statx *st, uint64_t *mnt)
 {
-    struct statx st;
-    struct il_file file = {0};
     unsigned mask = STATX_TYPE | STATX_INO | STATX_MNT_ID_UNIQUE | STATX_MNT_ID;
     long ret = sys_call(SYS_statx, fd, (long)"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask,
-                       (long)&st, 0);
+                        (long)st, 0);
 
-    if (ret || !S_ISREG(st.stx_mode) || st.stx_dev_major != 0) {
+    /* __spare2 and what follows it differ between libcs: the id is at byte 144 in every kernel. */
+    __builtin_memcpy(mnt, (char *)st + 144, sizeof(*mnt));
+    if (!(st->stx_mask & (STATX_MNT_ID | STATX_MNT_ID_UNIQUE))) {
+        *mnt = 0;
+    }
+    return ret;
+}
+
+/* Returns the word that describes fd. */
+static uint64_t look(int fd, uint64_t before)
+{
+    struct statx st = {0};
+    struct il_file file = {0};
+    uint64_t mnt;
+
+    if (look_at(fd, &st, &mnt) || !S_ISREG(st.stx_mode) || st.stx_dev_major != 0) {
         return KIND_OTHER; /* FUSE has no device of its own: major number 0 */
     }
     long flags = il_sys(SYS_fcntl, fd, F_GETFL, 0, 0);
     if (flags < 0 || (flags & O_PATH)) {
         return KIND_OTHER;
-    }
-    /* __spare2 and what follows it differ between libcs: the id is at byte 144 in every kernel. */
-    uint64_t mnt;
-    __builtin_memcpy(&mnt, (char *)&st + 144, sizeof(mnt));
-    if (!(st.stx_mask & (STATX_MNT_ID | STATX_MNT_ID_UNIQUE))) {
-        mnt = 0;
     }
     int dev = il_dev_find(makedev(st.stx_dev_major, st.stx_dev_minor), mnt,
                           (st.stx_mask & STATX_MNT_ID_UNIQUE) != 0, fd);
@@ -281,6 +288,23 @@ int il_fd_file(int fd, struct il_file *file)
         return -1;
     }
     return file_get(word, file) ? (int)file->reason : IL_unknown;
+}
+
+bool il_fd_still(int fd, const struct il_file *file)
+{
+    const struct il_dev *dev = &il->dev[file->dev];
+    struct statx st = {0};
+    uint64_t mnt, word = file->id;
+
+    if (!look_at(fd, &st, &mnt) && st.stx_ino == file->ino && mnt == dev->mnt &&
+        makedev(st.stx_dev_major, st.stx_dev_minor) == dev->dev &&
+        il_sys(SYS_fcntl, fd, F_GETFL, 0, 0) == (long)file->oflags) {
+        return true;
+    }
+    if (atomic_compare_exchange_strong(&il->slot[fd], &word, KIND_NONE)) {
+        word_dropped(file->id);
+    }
+    return false;
 }
 
 void il_mapped_add(int fd, bool writable)

@@ -231,6 +231,49 @@ static void reopened(void)
     SHOW(buf, 10);
 }
 
+/* A system call that no library sees. */
+static long bare(long number, long a, long b)
+{
+#if defined(__x86_64__)
+    long ret;
+    __asm__ volatile("syscall"
+                     : "=a"(ret)
+                     : "a"(number), "D"(a), "S"(b), "d"(0L)
+                     : "rcx", "r11", "memory");
+    return ret;
+#else
+    return syscall(number, a, b, 0);
+#endif
+}
+
+/* A number that is opened and closed behind libc's back: by the runtimes of some languages. */
+static void behind(void)
+{
+    int fd = rows_file("f"), other = rows_file("g"), same;
+
+    SAY(pwrite(other, "the other file", 14, 0));
+    SAY(pwrite(fd, "the first file", 14, 0));
+    close(fd);
+    for (int i = 0; i < 3; i++) {
+        same = (int)bare(SYS_dup, other, 0);
+        SAY(same == fd);
+        SAY(pread(same, buf, 14, 0));
+        SHOW(buf, 14);
+        SAY(pwrite(same, "the other", 9, 0));
+        bare(SYS_close, same, 0);
+        int warm = open("warm", O_RDONLY), high = fcntl(warm, F_DUPFD, 60);
+        close(warm);
+        same = (int)bare(SYS_dup, high, 0);
+        SAY(same == fd);
+        SAY(pread(same, buf, 14, 32));
+        SHOW(buf, 10);
+        SAY(pwrite(same, "x", 1, 0));
+        bare(SYS_close, same, 0);
+        close(high);
+    }
+    SAY(rows_sum("g"));
+}
+
 static void standard(void)
 {
     int saved = dup(1), fd;
@@ -322,6 +365,7 @@ const struct rows_entry rows_mixed[] = {
     {"moved", moved},
     {"asynchronous", asynchronous},
     {"reopened", reopened},
+    {"behind", behind},
     {"standard", standard},
     {"locks", locks},
     {"direct", direct},
