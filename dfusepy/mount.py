@@ -26,6 +26,7 @@ from dfusepy.preflight import MountError, MountOptions, check_holder, check_writ
 
 if TYPE_CHECKING:
     from dfusepy.engine import Container, FileSystem, Pool
+    from dfusepy.invalidate import Invalidator
     from dfusepy.loop import InHand
 
 log = logging.getLogger("dfusepy.mount")
@@ -235,6 +236,7 @@ class Service:
         self._engine = engine
         self._announce = announce
         self._record: Path | None = None
+        self._invalidator: Invalidator | None = None
 
     def run(self) -> None:
         """Mounts, serves, unmounts. Raises MountError where it could not be mounted."""
@@ -252,6 +254,7 @@ class Service:
         invalidator = session = None
         if engine.socket is not None:
             invalidator = Invalidator(engine.filesystem, options.mountpoint, in_hand)
+            self._invalidator = invalidator
             session = Session(engine.il, in_hand, invalidator.forget_pages)
         operations = Operations(engine.filesystem, cache, engine.query, install(), session)
         with _held_signals():
@@ -366,6 +369,10 @@ class Service:
             )
             with trio.move_on_after(WRITEBACK_S):
                 await trio.to_thread.run_sync(_syncfs, mountpoint, abandon_on_cancel=True)
+            if self._invalidator is not None:
+                # While requests are answered: the kernel, told to forget a file, writes its pages
+                # back first. Without an answer that hangs beyond SIGKILL, with the connection.
+                await trio.to_thread.run_sync(self._invalidator.stop)
             pyfuse3.terminate()
 
     def finish(self, failure: str) -> None:
