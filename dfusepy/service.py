@@ -424,7 +424,7 @@ def stop_idle(pool: str | os.PathLike[str]) -> None:
     uses it), and what `stop` raises."""
     from dfusepy import engine
 
-    def others(path: str) -> int:
+    def others(path: Path) -> int:
         """Sessions besides the asking one. Those that have just ended may still count a moment."""
         with engine.Pool.open(pool, socket=path) as session:
             end = time.monotonic() + LEAVING_S

@@ -154,12 +154,12 @@ static uint32_t bit(const struct act *x, const struct name *n)
     return 1u << (n - x->a->name);
 }
 
-/* What the caller was told of it. */
+/* What the caller was told of it. The version comes last: with it the times count. */
 static void told(struct image *i, const struct dfe_attr *a)
 {
-    i->version = a->version;
     i->mtime_ns = a->mtime_ns;
     i->ctime_ns = a->ctime_ns;
+    __atomic_store_n(&i->version, a->version, __ATOMIC_RELEASE);
 }
 
 static void ack(struct act *x)
