@@ -19,7 +19,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pyfuse3
 
@@ -42,15 +41,6 @@ def _told(call: Callable[..., None], *args: object) -> bool:
             return False
         log.warning("invalidating %s: %s", args, err.strerror or err)
     return True
-
-
-def abort_connection(mountpoint: str) -> None:
-    """Ends the kernel's connection to a mount of ours. Raises OSError."""
-    mount = mounts.kernel_mount_at(mountpoint)
-    if mount is None:
-        raise FileNotFoundError(errno.ENOENT, "it is not mounted")
-    number = mount.device.rpartition(":")[2]
-    Path(f"/sys/fs/fuse/connections/{number}/abort").write_text("1")
 
 
 class Invalidator:
@@ -133,7 +123,7 @@ class Invalidator:
             if any(now - since > HANGS_S for since in tuple(self._since.values())):
                 log.error("the kernel hangs in an invalidation: its connection is aborted")
                 try:
-                    abort_connection(self._mountpoint)
+                    mounts.abort(self._mountpoint)
                 except OSError as err:
                     log.error("aborting the connection: %s", err.strerror)
                 return

@@ -25,7 +25,7 @@ from dfusepy import pools
 FSTYPE = "fuse.dfusepy"
 SYSTEM_RUN = Path("/run/dfusepy")
 
-_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
+_MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8  # <sys/mount.h>
 
 
 # -- the kernel's table ------------------------------------------------------------------------
@@ -220,9 +220,31 @@ def kernel_unmount(mountpoint: str, lazy: bool = False) -> None:
     if os.geteuid() != 0:
         _fusermount(mountpoint, lazy)
         return
+    _umount2(mountpoint, _MNT_DETACH if lazy else 0)
+
+
+def abort(mountpoint: str) -> None:
+    """Ends the kernel's connection to a mount, whatever waits in it: everybody there gets an error.
+
+    Raises OSError (ENOENT: it is not mounted; EPERM).
+    """
+    mount = kernel_mount_at(mountpoint)
+    if mount is None:
+        raise FileNotFoundError(errno.ENOENT, "it is not mounted")
+    number = mount.device.rpartition(":")[2]
+    try:
+        Path(f"/sys/fs/fuse/connections/{number}/abort").write_text("1")
+    except FileNotFoundError:  # the kernel's control file system is not mounted
+        try:
+            _umount2(mountpoint, _MNT_FORCE)
+        except OSError as err:
+            if err.errno != errno.EBUSY:  # programs have it open: they get errors, it stays
+                raise
+
+
+def _umount2(mountpoint: str, flags: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)
-    if libc.umount2(os.fsencode(mountpoint), flags) != 0:
+    if libc.umount2(os.fsencode(mountpoint), flags | _UMOUNT_NOFOLLOW) != 0:
         err = ctypes.get_errno()
         raise OSError(err, os.strerror(err), mountpoint)
 

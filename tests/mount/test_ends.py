@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
 
+import pytest
 from harness import Mount, wait_for_end
 from kill_rounds import session_of
 
-from dfusepy import engine
+from dfusepy import engine, mounts
 
 BYTES = 1 << 20
 END_S = 60.0  # 0.2 s on an idle machine
@@ -59,3 +61,19 @@ def test_a_signal_ends_a_mount_in_use(served: Mount) -> None:
             stop.set()
             mapper.kill()
             changer.join()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_an_aborted_connection_gives_errors_and_ends_the_mount(served: Mount) -> None:
+    """The watchdog's last means, where an invalidation hangs."""
+    path, pid = served.path / "file", served.pid
+    path.write_bytes(b"kept")
+    with path.open("rb", buffering=0):
+        mounts.abort(str(served.path))
+        with pytest.raises(OSError) as caught:
+            os.listdir(served.path)
+        assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    assert wait_for_end(pid, END_S)
+    served.umount()
+    served.mount()
+    assert path.read_bytes() == b"kept"
