@@ -74,6 +74,7 @@ struct remote_fs {
     atomic_bool no_leases; /* the engine gives none here */
     uint64_t generation;   /* of the mount; 0: none. pool->lock */
     bool mount_read_only;
+    atomic_bool mount_over; /* it has been stopped, and is none with the next worker */
 };
 
 extern const struct cont_ops remote_cont_ops;

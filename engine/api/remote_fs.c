@@ -186,7 +186,8 @@ static int remote_fs_close(struct dfe_fs *handle)
     return ret;
 }
 
-/* The kernel of a mount still has what the last worker let it have: off says which mount it was. */
+/* The kernel of a mount still has what the last worker let it have: off says which mount it was. If
+ * it cannot be that again nobody would tell it what to forget: then the session ends. */
 int remote_fs_resume(struct remote_fs *fs, struct client *client)
 {
     struct client_call call = {
@@ -200,6 +201,8 @@ int remote_fs_resume(struct remote_fs *fs, struct client *client)
                                             .arg = fs->mount_read_only}};
         ret = client_do(client, &call);
     }
+    if (ret < 0 && fs->generation)
+        return (int)ret;
     pthread_mutex_lock(&fs->refs_lock);
     for (size_t i = 0; i < fs->refs.cap && ret >= 0; i++) {
         if (!fs->refs.slots[i].ino)
@@ -278,15 +281,22 @@ static int remote_fs_mount(struct dfe_fs *handle, int read_only, uint64_t *gener
 static int remote_fs_inval_next(struct dfe_fs *handle, uint64_t done, struct dfe_inval *out)
 {
     struct client_call call = {.sqe = {.op = PROTO_INVAL_NEXT, .off = done}};
+    int ret = ask_for(handle, &call, out, sizeof(*out));
 
-    return ask_for(handle, &call, out, sizeof(*out));
+    return ret < 0 && atomic_load(&remote_fs(handle)->mount_over) ? -ESHUTDOWN : ret;
 }
 
 static void remote_fs_inval_stop(struct dfe_fs *handle)
 {
+    struct remote_fs *fs = remote_fs(handle);
+    struct remote_pool *pool = fs->cont->pool;
     struct client_call call = {.sqe = {.op = PROTO_INVAL_STOP}};
 
     ask_plainly(handle, &call);
+    atomic_store(&fs->mount_over, true);
+    pthread_mutex_lock(&pool->lock);
+    fs->generation = 0;
+    pthread_mutex_unlock(&pool->lock);
 }
 
 /* -- attributes and names -----------------------------------------------------------------------

@@ -101,6 +101,7 @@ struct keep_tables {
     int lines_fd, records_fd; /* of the one who made them, as is the memory */
     void *lines, *records;
     size_t bytes; /* of each */
+    void *roll;   /* of mounts (service/roll.h): no descriptor, it is the workers' alone */
 };
 /* Lent for keep's life; before anybody asks. */
 void keep_lend_tables(struct keep *keep, const struct keep_tables *tables);

@@ -257,7 +257,7 @@ static struct pool_lane *lane_of(struct peer *p, uint32_t op)
     case PROTO_POOL_CHECKPOINT:
         return &p->longs;
     default:
-        return &p->requests;
+        return dispatch_changes(op) ? &p->changes : &p->requests;
     }
 }
 

@@ -1,92 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Coherence with the kernels of mounts: queues of invalidations, and who waits for them. */
-#include "service/cohere.h"
-
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "service/cohere_int.h"
 
-#define SHARED_NS 5000000000ull
-#define LATELY_NS 60000000000ull
-/* Inodes whose last writes are known; of more the older ones count as written. */
-#define WRITERS 4096u
-#define WRITER_PLACES 8u /* where one may be */
-/* After a restart: names that are remembered for mounts that come back. */
-#define RENAMED 4096u
-/* A mount that comes back answers only when its client has taken up everything again: a call that
- * its kernel makes meanwhile, dirty pages of the last invalidation among them, waits for that. */
-#define RETURN_NS 60000000000ull
 /* The longest that a change waits for faces that do answer, one invalidation after the other. */
 #define PATIENCE 6u
 /* Invalidations that nobody waits for, at most so many queued: a face that far behind is let go. */
 #define TOLD_MAX 65536u
-
-/* A change that waits for an item. */
-struct ask {
-    struct list link;
-    struct cohere_change *change;
-};
-
-struct item {
-    struct list link; /* face->queued or face->sent */
-    struct list asks; /* none: nobody waits */
-    bool told;        /* it was queued without anybody who waits */
-    struct dfe_inval inval;
-};
-
-struct face {
-    struct cohere *co;
-    struct list link;
-    struct refs *held;
-    bool read_only, stopped;
-    atomic_bool lost;
-    uint64_t next_id;
-    bool back;       /* its kernel knows what this object has never heard of */
-    bool holds_all;  /* it has not yet said all that its kernel holds ... */
-    bool untold;     /* ... and never will: something of it could not be noted */
-    uint64_t alive_ns;    /* when it last said that something is done, or was about to begin */
-    struct list queued, sent;
-    unsigned n_told;
-    struct face_waiter *parked;
-};
-
-struct writer {
-    uint64_t ino, at_ns;
-};
-
-/* When inodes were changed last. */
-struct writers {
-    struct writer slots[WRITERS];
-    uint64_t displaced_ns; /* the latest change that has lost its place */
-};
-
-struct renamed {
-    uint64_t dir;
-    uint32_t name_len;
-    char name[256];
-};
-
-struct cohere {
-    pthread_mutex_t held; /* cohere_hold */
-    pthread_mutex_t names[COHERE_NAMES];
-    pthread_mutex_t lock;
-    pthread_cond_t cond; /* a change has nothing left */
-    uint64_t inval_ns;
-    atomic_uint n_faces;
-    struct list faces;
-    atomic_ulong changes;
-    uint64_t generation;
-    struct writers wrote;   /* data, by others than mounts */
-    struct writers changed; /* anything, by anybody: for mounts that come back */
-    uint64_t opened_ns;
-    struct renamed *renamed; /* RENAMED, made when needed */
-    uint64_t n_renamed;
-};
 
 struct cohere *cohere_open(uint64_t inval_ms)
 {
@@ -111,7 +38,13 @@ struct cohere *cohere_open(uint64_t inval_ms)
 
 void cohere_close(struct cohere *co)
 {
-    DFE_ASSERT(list_empty(&co->faces));
+    list_for_each_safe(l, tmp, &co->faces)
+    {
+        struct face *face = container_of(l, struct face, link);
+
+        DFE_ASSERT(face->stand); /* a mount has been closed */
+        face_drop(face);
+    }
     pthread_cond_destroy(&co->cond);
     pthread_mutex_destroy(&co->lock);
     pthread_mutex_destroy(&co->held);
@@ -172,8 +105,7 @@ static void wake_all(struct list *wake)
     }
 }
 
-/* Nothing is asked of it any more: who waits for it goes on. */
-static void face_drain(struct face *face, struct list *wake)
+void face_drain(struct face *face, struct list *wake)
 {
     list_for_each_safe(l, tmp, &face->queued)
         item_done(face, container_of(l, struct item, link));
@@ -187,6 +119,9 @@ static void face_lose(struct face *face, const char *why, struct list *wake)
     if (face->lost || face->stopped)
         return;
     face->lost = true;
+    face->who.flags |= ROLL_LOST;
+    if (face->co->roll) /* for the next worker, too */
+        roll_lost(face->co->roll, &face->who);
     base_log(BASE_LOG_ERROR, "a mount is let go: %s", why);
     face_drain(face, wake);
 }
@@ -297,49 +232,111 @@ static void face_catch_up(struct face *face, struct list *wake)
     }
 }
 
-int face_open(struct cohere *co, bool read_only, struct refs *held, uint64_t *generation,
-              struct face **out)
+/* The stand-in of who comes, if there is one; or who is in the way. */
+static int find_place(struct cohere *co, const struct roll_mount *who, struct face **mine)
 {
-    struct face *face = calloc(1, sizeof(*face));
-    struct list wake; /* stays empty: nobody waits yet */
     int ret = 0;
 
-    if (!face)
-        return -ENOMEM;
-    list_init(&wake);
-    face->co = co;
-    face->held = held;
-    face->read_only = read_only;
-    face->next_id = 1;
-    list_init(&face->queued);
-    list_init(&face->sent);
-    pthread_mutex_lock(&co->lock);
+    *mine = NULL;
     list_for_each(l, &co->faces)
     {
         struct face *other = container_of(l, struct face, link);
 
-        if (!read_only && !other->read_only && !other->lost)
+        if (roll_same(&other->who, who) && other->stand)
+            *mine = other;
+        else if (roll_same(&other->who, who))
+            return base_refuse(-EEXIST, "this handle is a mount's already");
+        else if (!((other->who.flags | who->flags) & ROLL_READ_ONLY) && !other->lost)
             ret = -EBUSY;
     }
-    if (ret == 0) {
-        uint64_t now = (uint64_t)base_real_ns();
+    return ret < 0 ? base_refuse(ret, "the file system is mounted for writing already") : 0;
+}
 
-        if (*generation) {
-            face_catch_up(face, &wake);
-        } else {
-            co->generation = now > co->generation ? now : co->generation + 1;
-            *generation = co->generation;
-        }
-        list_add_tail(&co->faces, &face->link);
-        atomic_fetch_add(&co->n_faces, 1);
+struct face *face_new(struct cohere *co, const struct roll_mount *who, struct refs *held)
+{
+    struct face *face = calloc(1, sizeof(*face));
+
+    if (!face)
+        return NULL;
+    face->co = co;
+    face->who = *who;
+    face->held = held;
+    face->pid_fd = -1;
+    face->next_id = 1;
+    list_init(&face->queued);
+    list_init(&face->sent);
+    list_add_tail(&co->faces, &face->link);
+    atomic_fetch_add(&co->n_faces, 1);
+    return face;
+}
+
+/* Under the lock. */
+static int open_face(struct cohere *co, const struct roll_mount *who, struct refs *held,
+                     uint64_t *generation, struct face **out)
+{
+    uint64_t now = (uint64_t)base_real_ns();
+    struct list wake; /* stays empty: nobody waits yet */
+    struct face *face;
+    int ret;
+
+    list_init(&wake);
+    stands_sweep(co);
+    ret = find_place(co, who, &face);
+    if (ret < 0)
+        return ret;
+    if (face && *generation == 0) { /* it never heard that it was a mount */
+        face_drop(face);
+        face = NULL;
     }
-    pthread_mutex_unlock(&co->lock);
-    if (ret < 0) {
-        free(face);
-        return base_refuse(ret, "the file system is mounted for writing already");
+    if (co->roll)
+        ret = roll_enter(co->roll, who);
+    if (ret < 0)
+        return ret;
+    if (face) {
+        stand_taken(face, who, held);
+    } else {
+        face = face_new(co, who, held);
+        if (!face) {
+            if (co->roll)
+                roll_leave(co->roll, who);
+            return -ENOMEM;
+        }
+        if (*generation)
+            face_catch_up(face, &wake);
+    }
+    if (*generation == 0) {
+        co->generation = now > co->generation ? now : co->generation + 1;
+        *generation = co->generation;
     }
     *out = face;
     return 0;
+}
+
+int face_open(struct cohere *co, const struct roll_mount *who, struct refs *held,
+              uint64_t *generation, struct face **out)
+{
+    int ret;
+
+    pthread_mutex_lock(&co->lock);
+    ret = open_face(co, who, held, generation, out);
+    pthread_mutex_unlock(&co->lock);
+    return ret;
+}
+
+void face_drop(struct face *face)
+{
+    struct cohere *co = face->co;
+    struct list wake; /* nobody waits for news of one that is dropped */
+
+    list_init(&wake);
+    face_drain(face, &wake);
+    list_del(&face->link);
+    atomic_fetch_sub(&co->n_faces, 1);
+    if (face->stand)
+        co->n_stands--;
+    if (face->pid_fd >= 0)
+        close(face->pid_fd);
+    free(face);
 }
 
 void face_stop(struct face *face)
@@ -350,6 +347,8 @@ void face_stop(struct face *face)
     pthread_mutex_lock(&face->co->lock);
     face->stopped = true;
     face_drain(face, &wake);
+    if (face->co->roll)
+        roll_leave(face->co->roll, &face->who);
     pthread_mutex_unlock(&face->co->lock);
     wake_all(&wake);
 }
@@ -360,10 +359,8 @@ void face_close(struct face *face)
 
     face_stop(face);
     pthread_mutex_lock(&co->lock);
-    list_del(&face->link);
-    atomic_fetch_sub(&co->n_faces, 1);
+    face_drop(face);
     pthread_mutex_unlock(&co->lock);
-    free(face);
 }
 
 bool face_lost(struct face *face)
@@ -481,12 +478,11 @@ static unsigned marks_asked(struct list *items, uint64_t ino)
  * other names: that mark stays until the directory is forgotten. */
 static uint32_t face_asks(struct face *face, const struct cohere_target *t, bool clear)
 {
-    unsigned marks = what_marks[t->what], had = refs_marks(face->held, t->ino, marks);
+    unsigned marks = what_marks[t->what];
+    unsigned had = face->holds_all ? marks : refs_marks(face->held, t->ino, marks);
 
-    if (face->holds_all)
-        had = marks;
     /* What is taken is what is asked for: a mark may have come since. */
-    if (clear)
+    if (clear && face->held)
         had |= refs_unmark(face->held, t->ino, marks & ~(unsigned)MARK_NAMES);
     had |= (marks_asked(&face->queued, t->ino) | marks_asked(&face->sent, t->ino)) & marks;
 
@@ -535,56 +531,13 @@ void cohere_release(struct cohere *co)
     pthread_mutex_unlock(&co->held);
 }
 
-/* -- names -------------------------------------------------------------------------------------
- */
-
-uint64_t cohere_name(uint64_t dir, const void *name, size_t len)
-{
-    const unsigned char *at = name;
-    uint64_t hash = dir;
-
-    for (size_t i = 0; i < len; i++)
-        hash = (hash ^ at[i]) * 0x9e3779b97f4a7c15ull;
-    return 1ull << (hash >> 32) % COHERE_NAMES;
-}
-
-int cohere_names_lock(struct cohere *co, uint64_t names, bool may_wait)
-{
-    for (unsigned i = 0; i < COHERE_NAMES; i++) {
-        if (!(names >> i & 1))
-            continue;
-        if (may_wait) {
-            pthread_mutex_lock(&co->names[i]);
-        } else if (pthread_mutex_trylock(&co->names[i])) {
-            cohere_names_unlock(co, names & ((1ull << i) - 1));
-            return -EINPROGRESS;
-        }
-    }
-    return 0;
-}
-
-void cohere_names_unlock(struct cohere *co, uint64_t names)
-{
-    for (unsigned i = 0; i < COHERE_NAMES; i++) {
-        if (names >> i & 1)
-            pthread_mutex_unlock(&co->names[i]);
-    }
-}
-
-void cohere_names_pass(struct cohere *co)
-{
-    for (unsigned i = 0; i < COHERE_NAMES; i++) {
-        pthread_mutex_lock(&co->names[i]);
-        pthread_mutex_unlock(&co->names[i]);
-    }
-}
-
 static void send(struct cohere *co, struct cohere_change *change, bool waits)
 {
     struct list wake;
 
     list_init(&wake);
     pthread_mutex_lock(&co->lock);
+    stands_sweep(co);
     change->deadline_ns = base_mono_ns() + co->inval_ns;
     list_for_each(l, &co->faces)
     {
@@ -656,10 +609,14 @@ void cohere_wait(struct cohere *co, struct cohere_change *change)
     list_init(&wake);
     pthread_mutex_lock(&co->lock);
     while (change->left) {
-        struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
-                                 .tv_nsec = (long)(until_ns % 1000000000u)};
+        uint64_t at_ns = stands_due(co, until_ns);
+        struct timespec at = {.tv_sec = (time_t)(at_ns / 1000000000u),
+                              .tv_nsec = (long)(at_ns % 1000000000u)};
 
-        if (pthread_cond_timedwait(&co->cond, &co->lock, &until) == ETIMEDOUT && change->left)
+        if (pthread_cond_timedwait(&co->cond, &co->lock, &at) != ETIMEDOUT)
+            continue;
+        stands_sweep(co);
+        if (change->left && base_mono_ns() >= until_ns)
             until_ns = cohere_give_up(co, change, &wake);
     }
     pthread_mutex_unlock(&co->lock);
@@ -674,101 +631,4 @@ void cohere_count(struct cohere *co)
 uint64_t cohere_changes(struct cohere *co)
 {
     return atomic_load(&co->changes);
-}
-
-/* -- who writes ------------------------------------------------------------------------------- */
-
-/* The inode's place, or else one that is free, or the one that is longest ago. */
-static struct writer *writer_slot(struct writers *of, uint64_t ino)
-{
-    uint64_t home = ino * 0x9e3779b97f4a7c15ull >> 32;
-    struct writer *best = NULL;
-
-    for (unsigned i = 0; i < WRITER_PLACES; i++) {
-        struct writer *w = &of->slots[(home + i) % WRITERS];
-
-        if (w->ino == ino)
-            return w;
-        if (!best || w->at_ns < best->at_ns) /* free: 0 */
-            best = w;
-    }
-    return best;
-}
-
-static void note(struct cohere *co, struct writers *of, uint64_t ino)
-{
-    struct writer *w;
-
-    pthread_mutex_lock(&co->lock);
-    w = writer_slot(of, ino);
-    if (w->ino != ino && w->at_ns > of->displaced_ns)
-        of->displaced_ns = w->at_ns;
-    *w = (struct writer){ino, base_mono_ns()};
-    pthread_mutex_unlock(&co->lock);
-}
-
-/* When that was the last time, or later; 0: never. */
-static uint64_t noted_at(struct cohere *co, struct writers *of, uint64_t ino)
-{
-    const struct writer *w;
-    uint64_t at_ns;
-
-    pthread_mutex_lock(&co->lock);
-    w = writer_slot(of, ino);
-    at_ns = w->ino == ino ? w->at_ns : of->displaced_ns;
-    pthread_mutex_unlock(&co->lock);
-    return at_ns;
-}
-
-void cohere_wrote(struct cohere *co, uint64_t ino)
-{
-    note(co, &co->wrote, ino);
-}
-
-bool cohere_shared(struct cohere *co, uint64_t ino)
-{
-    uint64_t at_ns = noted_at(co, &co->wrote, ino);
-
-    return at_ns && base_mono_ns() - at_ns < SHARED_NS;
-}
-
-bool cohere_young(struct cohere *co)
-{
-    return base_mono_ns() - co->opened_ns < LATELY_NS;
-}
-
-void cohere_changed(struct cohere *co, uint64_t ino)
-{
-    if (cohere_young(co))
-        note(co, &co->changed, ino);
-}
-
-bool cohere_changed_lately(struct cohere *co, uint64_t ino)
-{
-    uint64_t at_ns = noted_at(co, &co->changed, ino);
-
-    return at_ns && base_mono_ns() - at_ns < LATELY_NS;
-}
-
-/* One that came back after a restart may know what nobody here knows of. */
-bool face_alone(struct face *face, uint64_t ino)
-{
-    return !face->back && noted_at(face->co, &face->co->wrote, ino) == 0;
-}
-
-void cohere_renamed(struct cohere *co, uint64_t dir, const char *name, uint32_t name_len)
-{
-    if (!cohere_young(co))
-        return;
-    pthread_mutex_lock(&co->lock);
-    if (!co->renamed)
-        co->renamed = calloc(RENAMED, sizeof(*co->renamed));
-    if (co->renamed) {
-        struct renamed *r = &co->renamed[co->n_renamed++ % RENAMED];
-
-        r->dir = dir;
-        r->name_len = name_len;
-        memcpy(r->name, name, name_len);
-    }
-    pthread_mutex_unlock(&co->lock);
 }

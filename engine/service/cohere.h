@@ -55,7 +55,10 @@
  *  - Threads: the requests of mounts have their own (pool.h), so that sessions which wait for a
  *    mount cannot keep its pages from being written back; INVAL_NEXT needs none.
  *  - A client that takes its session up again makes no change in between; its other threads wait
- *    for it, and changes wait for them for as long as RETURN_NS.
+ *    for it, and changes wait for them for as long as RETURN_NS. They do so from the new worker's
+ *    first moment: a stand-in is there for the mount, and what a session changes before the mount
+ *    is back is answered when the mount has heard of it. What that needs is nothing that the change
+ *    holds: opening handles, taking references and asking for news wait for no face.
  *
  * No mount's word is needed for another's coherence: one that asks for news too soon, or says
  * "done" of what it has not done, leaves old things in its own kernel; one that is slow costs time.
@@ -73,6 +76,7 @@
 #include "base/list.h"
 #include "dfe_types.h"
 #include "service/dispatch_refs.h"
+#include "service/roll.h"
 
 struct cohere;
 struct face;
@@ -80,16 +84,22 @@ struct face;
 /* A face that does not answer an invalidation for inval_ms is let go. NULL: no memory. */
 struct cohere *cohere_open(uint64_t inval_ms);
 void cohere_close(struct cohere *co); /* no faces, no changes */
+/* Of a container that is being opened: its mounts are noted on the roll from now on, and for each
+ * that is noted there, an earlier worker's, a stand-in holds everything and collects what the mount
+ * has to forget. Changes wait for it as for the mount, until the mount comes for it, its process
+ * dies, its session ends, or it has not come within a minute of since_ns. -ENOMEM. */
+int cohere_expect(struct cohere *co, struct roll *roll, uint32_t cont, uint64_t since_ns);
 
 /* -- faces ------------------------------------------------------------------------------------ */
 
 /* held: the face's table, which outlives it. *generation 0: a new mount. Else it is that of a mount
- * which has lost an engine and comes back: its kernel still holds what nobody here knows of. It is
- * told what has changed since this object was made, and counts as holding everything until it asks
- * for news for the first time: by then it has taken all its references again, which marks what they
- * are of. -EBUSY: another face writes. */
-int face_open(struct cohere *co, bool read_only, struct refs *held, uint64_t *generation,
-              struct face **out);
+ * which has lost an engine and comes back: its kernel still holds what nobody here knows of. It
+ * takes over its stand-in; where there is none it is told what has changed since this object was
+ * made. It counts as holding everything until it asks for news for the first time: by then it has
+ * taken all its references again, which marks what they are of. -EBUSY: another face writes;
+ * -EEXIST: the handle has one. */
+int face_open(struct cohere *co, const struct roll_mount *who, struct refs *held,
+              uint64_t *generation, struct face **out);
 void face_close(struct face *face);
 
 /* One who waits for news; gets either an invalidation (err 0) or an end (err < 0). */

@@ -83,9 +83,9 @@ static const struct op ops[] = {
                        CRED_BYTES + NAME_MAX_BYTES + DFE_SYMLINK_BYTES + 2, ATTR_BYTES},
     [PROTO_READLINK] = {op_readlink, NULL, A | OP_FS, 0, 0, 0, 0},
     [PROTO_LINK] = {op_link, again_link, A | C | OP_FS, DFE_REF, 1, NAME_MAX_BYTES + 1, ATTR_BYTES},
-    [PROTO_UNLINK] = {op_unlink, again_value, A | C | OP_FS, 0, 1, NAME_MAX_BYTES + 1, 0},
-    [PROTO_RMDIR] = {op_rmdir, again_value, A | C | OP_FS, 0, 1, NAME_MAX_BYTES + 1, 0},
-    [PROTO_RENAME] = {op_rename, again_value, A | C | OP_FS, DFE_NOREPLACE | DFE_EXCHANGE, 1,
+    [PROTO_UNLINK] = {op_unlink, again_removed, A | C | OP_FS, 0, 1, NAME_MAX_BYTES + 1, 0},
+    [PROTO_RMDIR] = {op_rmdir, again_removed, A | C | OP_FS, 0, 1, NAME_MAX_BYTES + 1, 0},
+    [PROTO_RENAME] = {op_rename, again_removed, A | C | OP_FS, DFE_NOREPLACE | DFE_EXCHANGE, 1,
                       2 * NAME_MAX_BYTES + 2, 0},
     [PROTO_READDIR] = {op_readdir, NULL, A | OP_FS, DFE_PLUS | DFE_REF, 0, 0, 0},
     [PROTO_PARENT] = {op_parent, NULL, A | OP_FS, 0, 0, 0, 0},
@@ -340,6 +340,13 @@ int dispatch(struct session *s, struct request *req, bool may_wait, struct proto
     if (ret != DISPATCH_LATER)
         session_leave(s);
     return ret;
+}
+
+bool dispatch_changes(uint32_t number)
+{
+    const struct op *op = op_find(number);
+
+    return op && op->how & OP_CHANGES && op->how & OP_FS;
 }
 
 void dispatch_posted(struct session *s, uint64_t seq)

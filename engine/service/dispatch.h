@@ -37,9 +37,12 @@ struct host_opts {
     struct keep *keep;         /* NULL: what is not on the device dies with the process */
     uint32_t orphan_grace_ms;  /* 0: 30,000 with keep */
     uint64_t inval_ms;         /* a mount that does not answer for so long is let go; 0: 10,000 */
+    void *roll;                /* ROLL_BYTES (roll.h) that outlive the process, or NULL */
 };
 
 int host_open(const struct host_opts *opts, struct host **out);
+/* The end is near: nobody waits any more for mounts that have not come back. */
+void host_dismiss(struct host *host);
 int host_close(struct host *host); /* every session has ended */
 struct dfe_pool *host_pool(struct host *host);
 /* The service's own part of the answer to PROTO_SERVICE_QUERY. */
@@ -52,6 +55,7 @@ struct session_who {
     uint32_t role; /* PROTO_ROLE_* */
     uid_t uid;
     gid_t gid;
+    pid_t pid; /* 0: not known */
 };
 
 /* id: known to keep's tags. -EACCES: this role is not for this user. */
@@ -85,6 +89,8 @@ struct request {
  * waits for mounts (their kernels forget what is about to change), and they for requests of their
  * own: whoever has few threads keeps some for mounts. */
 int dispatch(struct session *session, struct request *req, bool may_wait, struct proto_cqe *out);
+/* Is it a change of a file system's, which may wait for mounts? */
+bool dispatch_changes(uint32_t op);
 /* The answer to a request has been posted: what keeps it from being done twice may go. */
 void dispatch_posted(struct session *session, uint64_t seq);
 

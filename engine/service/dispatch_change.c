@@ -118,6 +118,8 @@ static int names_begin(struct call *c)
         if (ret == 0) {
             change_inode(c, attr.ino, DFE_INVAL_ATTR);
             cohere_changed(co, attr.ino);
+            if (i + 1 == c->n_victims)
+                c->victim = attr.ino;
         } else if (ret != -EINPROGRESS) {
             ret = 0; /* what is wrong with the name, the change itself will say */
         }

@@ -67,7 +67,12 @@ int64_t op_fs_open(struct call *c)
 
 int64_t op_fs_mount(struct call *c)
 {
-    struct face *face, *none = NULL;
+    struct roll_mount who = {.session = c->s->id,
+                             .handle = c->e->handle,
+                             .cont = c->hc->number,
+                             .pid = c->s->pid,
+                             .flags = c->e->arg ? ROLL_READ_ONLY : 0};
+    struct face *face;
     uint64_t generation;
     bool over;
     int ret;
@@ -77,13 +82,11 @@ int64_t op_fs_mount(struct call *c)
     if (c->e->arg > 1)
         return base_refuse(-EINVAL, "a mount is read-only (1) or not (0)");
     generation = c->e->off; /* of a mount that has lost an engine: it is the same mount */
-    ret = face_open(c->hc->cohere, c->e->arg, &c->h->refs, &generation, &face);
+    who.started = who.pid > 0 ? roll_started(who.pid) : 0;
+    ret = face_open(c->hc->cohere, &who, &c->h->refs, &generation, &face);
     if (ret < 0)
         return ret;
-    if (!atomic_compare_exchange_strong(&c->h->face, &none, face)) {
-        face_close(face);
-        return base_refuse(-EEXIST, "this handle is a mount's already");
-    }
+    atomic_store(&c->h->face, face);
     atomic_fetch_add(&c->s->host->mounts, 1);
     cohere_names_pass(c->hc->cohere); /* of those who have not seen it */
     /* What the kernel of a mount that has lost an engine holds is not known: all of it. */

@@ -43,6 +43,7 @@ struct call {
         size_t len;
     } victims[2];          /* names whose inodes the change touches */
     unsigned n_victims;
+    uint64_t victim;       /* the inode of the last one, which loses the name; 0: none */
     uint64_t seen;         /* count of changes before the engine was asked */
 };
 
@@ -140,6 +141,6 @@ op_fn op_read, op_write, op_punch, op_next, op_fsync, op_lease, op_loan, op_drop
 /* The names of an operation that an earlier worker did. */
 int change_again_names(struct call *c);
 /* What an earlier worker did: */
-op_fn again_value, again_written, again_attr, again_name, again_link;
+op_fn again_value, again_removed, again_written, again_attr, again_name, again_link;
 
 #endif

@@ -210,11 +210,21 @@ int64_t op_link(struct call *c)
 
 /* -- removals --------------------------------------------------------------------------------- */
 
+/* Should the next worker answer, the name will not say any more whose attributes have changed. */
+static int victim_begin(struct call *c)
+{
+    int ret = change_begin(c);
+
+    if (ret == 0)
+        keep_value(c->s->host->keep, c->victim);
+    return ret;
+}
+
 static int remove_begin(struct call *c)
 {
     change_name(c, c->e->ino, c->push, c->push_len);
     change_named(c, c->e->ino, c->push, c->push_len);
-    return change_begin(c);
+    return victim_begin(c);
 }
 
 int64_t op_unlink(struct call *c)
@@ -251,7 +261,7 @@ int64_t op_rename(struct call *c)
     change_named(c, c->e->off, to, to_len);
     ret = mark(c, c->e->off, MARK_NAMES);
     if (ret == 0)
-        ret = change_begin(c);
+        ret = victim_begin(c);
     if (ret < 0)
         return ret;
     ret = dfe_fs_rename(c->fs, c->e->ino, from, from_len, c->e->off, to, to_len, c->flags);
@@ -259,6 +269,19 @@ int64_t op_rename(struct call *c)
 }
 
 /* -- what an earlier worker did --------------------------------------------------------------- */
+
+/* victim_begin has kept it. */
+static void change_victim(struct call *c)
+{
+    if (c->out->value)
+        change_inode(c, c->out->value, DFE_INVAL_ATTR);
+}
+
+int64_t again_removed(struct call *c)
+{
+    c->out->value = 0;
+    return 0;
+}
 
 int change_again_names(struct call *c)
 {
@@ -274,6 +297,7 @@ int change_again_names(struct call *c)
         change_name(c, c->e->ino, push, first);
         change_name(c, c->e->off, push + first, c->push_len - first);
         change_named(c, c->e->off, push + first, c->push_len - first);
+        change_victim(c);
         return 0;
     case PROTO_LINK:
         change_inode(c, c->e->ino, DFE_INVAL_ATTR);
@@ -282,6 +306,7 @@ int change_again_names(struct call *c)
     case PROTO_UNLINK:
     case PROTO_RMDIR:
         change_name(c, c->e->ino, push, c->push_len);
+        change_victim(c);
         return 0;
     default:
         ret = take_birth(c, c->e->op == PROTO_SYMLINK, &b);

@@ -10,6 +10,7 @@
 
 #include "api/api.h"
 #include "base/assert.h"
+#include "base/clock.h"
 #include "service/cohere.h"
 
 #define ORPHAN_GRACE_MS 30000u
@@ -95,6 +96,8 @@ int host_cont_get(struct host *host, const char *label, const char *snapshot,
             ret = dfe_cont_query(hc->cont, &info);
             hc->number = info.number;
         }
+        if (ret == 0 && !snapshot[0]) /* else nothing ever changes */
+            ret = cohere_expect(hc->cohere, &host->roll, hc->number, host->opened_ns);
         if (ret < 0 && hc->cont) {
             dfe_cont_close(hc->cont);
             hc->cont = NULL;
@@ -242,6 +245,7 @@ int host_open(const struct host_opts *opts, struct host **out)
     host->keep = o.keep;
     host->inval_ms = o.inval_ms ? o.inval_ms : INVAL_MS;
     host->uid = geteuid();
+    host->opened_ns = base_mono_ns();
     list_init(&host->conts);
     ret = open_pool(host, &o);
     if (ret < 0) {
@@ -251,8 +255,14 @@ int host_open(const struct host_opts *opts, struct host **out)
     dfe_pool_query(host->pool, &info);
     host->loan_bound_bytes = info.arena_bound_bytes / 4;
     pthread_mutex_init(&host->lock, NULL);
+    roll_open(&host->roll, o.roll, o.roll ? ROLL_BYTES : 0);
     *out = host;
     return 0;
+}
+
+void host_dismiss(struct host *host)
+{
+    roll_dismiss(&host->roll);
 }
 
 int host_close(struct host *host)
@@ -263,6 +273,7 @@ int host_close(struct host *host)
         return base_refuse(-EBUSY, "%lu sessions are open", atomic_load(&host->sessions));
     DFE_ASSERT(list_empty(&host->conts));
     ret = dfe_pool_close(host->pool);
+    roll_close(&host->roll);
     pthread_mutex_destroy(&host->lock);
     free(host);
     return ret;

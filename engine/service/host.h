@@ -16,6 +16,7 @@
 
 #include "base/list.h"
 #include "service/dispatch.h"
+#include "service/roll.h"
 
 struct cohere;
 
@@ -38,6 +39,8 @@ struct host_cont {
 struct host {
     struct dfe_pool *pool;
     struct keep *keep;
+    struct roll roll;          /* of mounts */
+    uint64_t opened_ns;
     uint64_t inval_ms;
     uint64_t loan_bound_bytes; /* of one session */
     uid_t uid;                 /* the pool's owner */

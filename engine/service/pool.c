@@ -9,9 +9,11 @@
 
 #define IDLE_S 10 /* a thread without work ends, but for the first */
 
-/* Requests of ordinary sessions; of mounts; what takes minutes; closing strangers' descriptors;
- * ends of sessions. */
-static const unsigned limits[POOL_KINDS] = {64, 128, 4, 16, 64};
+static const unsigned limits[POOL_KINDS] = {
+    [POOL_DATA] = 64,          [POOL_DATA_CHANGES] = 64, [POOL_MOUNT] = 64,
+    [POOL_MOUNT_CHANGES] = 64, [POOL_LONG] = 4,          [POOL_ODD] = 16,
+    [POOL_END] = 64,
+};
 
 /* The next job of any class that may run one, or NULL. Lock held. */
 static struct pool_job *next_job(struct pool *pool)

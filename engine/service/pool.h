@@ -4,8 +4,9 @@
  *
  * Jobs queue in lanes; a lane belongs to a class. At most `limit` jobs of a lane and of a class run
  * at once, and the lanes of a class take turns: so no session can use up the threads, and classes
- * cannot block each other (a request that waits for a mount's kernel does so while the mount's own
- * requests have threads of their own).
+ * cannot block each other. A change that waits for a mount's kernel does so while that kernel waits
+ * for requests of its own to be answered: what only asks never waits for a mount, so it has threads
+ * that no change can take.
  */
 #ifndef DFE_SERVICE_POOL_H
 #define DFE_SERVICE_POOL_H
@@ -33,7 +34,16 @@ struct pool_job {
     void (*run)(struct pool_job *job); /* the job may be freed or submitted again in it */
 };
 
-enum pool_kind { POOL_DATA, POOL_MOUNT, POOL_LONG, POOL_ODD, POOL_END, POOL_KINDS };
+enum pool_kind {
+    POOL_DATA,          /* what sessions ask */
+    POOL_DATA_CHANGES,  /* ... and change, which may wait for mounts */
+    POOL_MOUNT,         /* the same of mounts */
+    POOL_MOUNT_CHANGES,
+    POOL_LONG,          /* takes minutes */
+    POOL_ODD,           /* closes strangers' descriptors */
+    POOL_END,           /* ends sessions */
+    POOL_KINDS
+};
 
 struct pool {
     pthread_mutex_t lock;

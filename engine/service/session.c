@@ -35,6 +35,7 @@ int session_new(struct host *host, const struct session_who *who, uint64_t id, s
     s->role = who->role;
     s->uid = who->uid;
     s->gid = who->gid;
+    s->pid = who->pid;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->cond, NULL);
     rights_open(&s->rights);
@@ -207,6 +208,7 @@ void session_end(struct session *s)
     loans_close(&s->loans, host);
     for (uint32_t i = 0; i < PROTO_HANDLES; i++)
         session_close(s, i);
+    roll_end(&host->roll, s->id); /* mounts that it had and did not come back for */
     rights_close(&s->rights);
     pthread_cond_destroy(&s->cond);
     pthread_mutex_destroy(&s->lock);

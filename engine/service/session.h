@@ -36,6 +36,7 @@ struct session {
     uint32_t role;
     uid_t uid;
     gid_t gid;
+    pid_t pid;
     pthread_mutex_t lock;
     pthread_cond_t cond; /* users or running became less */
     unsigned running;    /* requests under way */

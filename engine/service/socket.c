@@ -335,6 +335,8 @@ static int start_session(struct peer *p, const struct proto_hello *h)
     }
     p->id = id;
     pool_lane_init(&w->pool, &p->requests, mount ? POOL_MOUNT : POOL_DATA, mount ? 32 : 16);
+    pool_lane_init(&w->pool, &p->changes, mount ? POOL_MOUNT_CHANGES : POOL_DATA_CHANGES,
+                   mount ? 32 : 16);
     pool_lane_init(&w->pool, &p->longs, POOL_LONG, 2);
     p->user->hellos--;
     p->state = PEER_UP;
@@ -400,6 +402,7 @@ static void new_peer(struct worker *w, int fd)
     p->bell_fd = -1;
     p->who.uid = cred.uid;
     p->who.gid = cred.gid;
+    p->who.pid = cred.pid;
     p->hello_until_ns = base_mono_ns() + WORKER_HELLO_MS * 1000000ull;
     list_init(&p->ring_link);
     list_init(&p->ring_chans);
@@ -469,9 +472,10 @@ static void run_end(struct pool_job *job)
 
     list_init(&dropped);
     pool_cancel(pool, &p->requests, &dropped);
+    pool_cancel(pool, &p->changes, &dropped);
     pool_cancel(pool, &p->longs, &dropped);
-    while (pool_running(pool, &p->requests) || pool_running(pool, &p->longs) ||
-           atomic_load(&p->proofs))
+    while (pool_running(pool, &p->requests) || pool_running(pool, &p->changes) ||
+           pool_running(pool, &p->longs) || atomic_load(&p->proofs))
         usleep(500);
     session_end(p->session); /* answers those that wait for news */
     while (p->chans) {

@@ -35,6 +35,7 @@
 #include "base/keep.h"
 #include "base/log.h"
 #include "base/window.h"
+#include "service/roll.h"
 #include "service/service.h"
 
 /* Kept memory. The log of data holds what may be unwritten, within reason: a full log only makes
@@ -151,10 +152,16 @@ static int make_keep(struct supervisor *s)
     return ret < 0 ? base_refuse(ret, "the kept memory cannot be set up") : 0;
 }
 
-/* Tables that readers of a dead worker share with the next one. */
+/* Tables that readers of a dead worker share with the next one; and the roll of mounts. */
 static int make_tables(struct supervisor *s)
 {
     struct keep_tables *t = &s->tables;
+
+    t->roll = mmap(NULL, ROLL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (t->roll == MAP_FAILED) {
+        t->roll = NULL;
+        return base_refuse(-ENOMEM, "no memory for the roll of mounts");
+    }
 
     t->bytes = WINDOW_TABLE * sizeof(struct proto_line);
     t->lines_fd = window_make("dfusepy-lines", t->bytes, WINDOW_PAGES, NULL, &t->lines);
@@ -166,6 +173,8 @@ static int make_tables(struct supervisor *s)
 
 static void drop_tables(struct supervisor *s)
 {
+    if (s->tables.roll)
+        munmap(s->tables.roll, ROLL_BYTES);
     if (s->tables.lines_fd >= 0) {
         munmap(s->tables.lines, s->tables.bytes);
         close(s->tables.lines_fd);

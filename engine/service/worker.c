@@ -153,6 +153,7 @@ static void stop(struct worker *w)
     w->stopping = true;
     w->stop_ns = base_mono_ns();
     epoll_ctl(w->epoll_fd, EPOLL_CTL_DEL, w->listen_fd, NULL);
+    host_dismiss(w->host);
     list_for_each_safe(l, tmp, &w->peers)
         peer_end(container_of(l, struct peer, link), NULL);
 }
@@ -260,6 +261,7 @@ static int open_host(struct worker *w, const struct dfe_service_opts *opts, stru
                            .dirty_bytes = opts->dirty_bytes,
                            .no_hugepages = opts->no_hugepages != 0,
                            .keep = keep,
+                           .roll = keep_tables(keep) ? keep_tables(keep)->roll : NULL,
                            /* Nobody comes back to the first worker: 1 ms, which is none. */
                            .orphan_grace_ms = w->restarts ? 0 : 1};
     int rc = host_open(&ho, &w->host);

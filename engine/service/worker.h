@@ -115,7 +115,7 @@ struct peer { /* one client */
     struct list ring_link;    /* ring->peers; ring->lock */
     struct list ring_chans;
     const char *_Atomic bad;  /* why it must go, or NULL */
-    struct pool_lane requests, longs, odds;
+    struct pool_lane requests, changes, longs, odds;
     struct pool_job end_job;
     atomic_uint odd_fds;      /* strangers' descriptors that wait to be closed */
     atomic_uint proofs;       /* of them, those that are looked at */

@@ -73,6 +73,15 @@ int host_close(struct host *h)
     return 0;
 }
 
+void host_dismiss(struct host *h)
+{
+}
+
+bool dispatch_changes(uint32_t op)
+{
+    return op == PROTO_WRITE;
+}
+
 struct dfe_pool *host_pool(struct host *h)
 {
     return NULL;
