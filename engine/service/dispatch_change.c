@@ -55,8 +55,11 @@ bool found(struct call *c, uint64_t ino, unsigned marks)
 
 void tell_shared(struct call *c, struct dfe_attr *attr)
 {
-    if (c->mount && cohere_shared(c->hc->cohere, attr->ino))
+    if (!c->mount)
+        return;
+    if (cohere_shared(c->hc->cohere, attr->ino))
         attr->flags |= DFE_ATTR_SHARED;
+    growth_hide(&c->hc->growth, c->h->face, attr);
 }
 
 void reply_attr(struct call *c, struct dfe_attr *attr)
@@ -150,6 +153,23 @@ static int begin_at_once(struct call *c)
     return 0;
 }
 
+/* A change that runs from memory alone leaves no kernel with a page of before (cohere.h), and so
+ * needs not be noted as growth. */
+static int growth_note(struct call *c, uint64_t ino)
+{
+    struct dfe_attr before;
+    int ret;
+
+    if (c->mount)
+        growth_reveal(&c->hc->growth, ino);
+    if (must_not_wait(c))
+        return 0;
+    ret = dfe_fs_getattr(c->fs, ino, 0, &before);
+    if (ret == 0)
+        growth_begin(&c->hc->growth, &c->growing, &before, c->change.self);
+    return ret;
+}
+
 int change_begin(struct call *c)
 {
     struct cohere *co = c->hc->cohere;
@@ -172,6 +192,10 @@ int change_begin(struct call *c)
     ret = names_begin(c);
     if (ret == 0 && must_not_wait(c))
         ret = begin_at_once(c);
+    for (unsigned i = 0; ret == 0 && i < c->change.n; i++) {
+        if (c->change.t[i].what == DFE_INVAL_PAGES)
+            ret = growth_note(c, c->change.t[i].ino);
+    }
     if (ret < 0)
         names_end(c);
     return ret;
@@ -187,14 +211,15 @@ int64_t change_end(struct call *c, int64_t ret)
     if (c->holds)
         cohere_release(co);
     c->holds = false;
-    if (ret == -EINPROGRESS || must_not_wait(c) || !cohere_due(co, &c->change))
-        return ret;
-    if (ret < 0) {
+    if (ret == -EINPROGRESS || must_not_wait(c) || !cohere_due(co, &c->change)) {
+        /* nobody has to know */
+    } else if (ret < 0) {
         /* Nothing has changed, or not all of it: nobody has been promised anything. */
         cohere_tell(co, &c->change);
     } else {
         cohere_send(co, &c->change);
         cohere_wait(co, &c->change);
     }
+    growth_end(&c->hc->growth, &c->growing);
     return ret;
 }

@@ -44,6 +44,7 @@ struct call {
     } victims[2];          /* names whose inodes the change touches */
     unsigned n_victims;
     uint64_t victim;       /* the inode of the last one, which loses the name; 0: none */
+    struct growing growing;
     uint64_t seen;         /* count of changes before the engine was asked */
 };
 

@@ -63,10 +63,9 @@ static void found_page(struct call *c, uint8_t *page, size_t len)
     for (size_t at = 0; c->mount && c->flags & DFE_PLUS && at < len;) {
         struct dfe_dirent *e = (struct dfe_dirent *)(page + at);
 
+        tell_shared(c, &e->attr);
         if (changed)
             e->attr.flags |= DFE_ATTR_SHARED;
-        else
-            tell_shared(c, &e->attr);
         at += e->rec_len;
     }
 }

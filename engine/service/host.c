@@ -34,6 +34,7 @@ static struct host_cont *find_cont(struct host *host, const char *label, const c
 static void free_cont(struct host_cont *hc)
 {
     cohere_close(hc->cohere);
+    growth_close(&hc->growth);
     pthread_mutex_destroy(&hc->opening);
     free(hc);
 }
@@ -49,6 +50,7 @@ static struct host_cont *new_cont(struct host *host, const char *label, const ch
         free(hc);
         return NULL;
     }
+    growth_open(&hc->growth);
     hc->host = host;
     snprintf(hc->label, sizeof(hc->label), "%s", label);
     snprintf(hc->snapshot, sizeof(hc->snapshot), "%s", snapshot);

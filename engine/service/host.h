@@ -16,6 +16,7 @@
 
 #include "base/list.h"
 #include "service/dispatch.h"
+#include "service/growth.h"
 #include "service/roll.h"
 
 struct cohere;
@@ -33,6 +34,7 @@ struct host_cont {
     struct dfe_fs *fs;
     uint32_t number;
     struct cohere *cohere;
+    struct growth growth;
     atomic_ulong rights;    /* changes with every change of an inode's rights */
 };
 

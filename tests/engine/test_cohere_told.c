@@ -238,6 +238,59 @@ static void links_are_counted(void)
     counting_close(&k);
 }
 
+/* -- files that grow -------------------------------------------------------------------------- */
+
+static void *appends(void *arg)
+{
+    const struct dfe_attr *attr = arg;
+
+    CHECK_EQ(rig_write(api, 1, attr->ino, 5, "+more", 5, 0, NULL), 5);
+    return NULL;
+}
+
+/* A kernel that has the page with the old end, and reads zeros after it, is told of the new end
+ * when it has let go of that page, and not before; but what it writes itself it sees. */
+static void ends_are_told_last(bool writes_too)
+{
+    struct counting k = {.s = rig_session(host, PROTO_ROLE_MOUNT, geteuid(), getegid(), 60)};
+    struct dfe_inval inval;
+    struct dfe_attr attr;
+    pthread_t thread;
+    char page[32];
+
+    CHECK_EQ(rig_make(api, 1, RIG_ROOT, writes_too ? "log2" : "log", S_IFREG | 0644, 0, &attr), 0);
+    CHECK_EQ(rig_write(api, 1, attr.ino, 0, "first", 5, 0, NULL), 5);
+    k.ino = attr.ino;
+    CHECK_EQ(rig_fs(k.s, 1, "c"), 0);
+    CHECK_EQ(rig_simple(k.s, PROTO_FS_MOUNT, 1, 0, 0, 0), 0);
+    CHECK_EQ(rig_read(k.s, 1, k.ino, 0, page, sizeof(page)), 5);
+    CHECK_EQ(pthread_create(&thread, NULL, appends, &attr), 0);
+    k.done = next_news(k.s, 0, &inval);
+    CHECK_EQ(rig_read(k.s, 1, k.ino, 0, page, sizeof(page)), 5);
+    k.done = next_news(k.s, k.done, &inval); /* it is applied, and not yet answered */
+    CHECK(is_pages(&inval, k.ino));
+    CHECK_EQ(rig_read(k.s, 1, k.ino, 0, page, sizeof(page)), 10);
+    CHECK_EQ(rig_getattr(k.s, 1, k.ino, &attr), 0);
+    CHECK_EQ(attr.size, 5);
+    CHECK(attr.flags & DFE_ATTR_SHARED);
+    if (writes_too) {
+        CHECK_EQ(rig_write(k.s, 1, k.ino, 10, "own", 3, 0, NULL), 3);
+        CHECK_EQ(rig_getattr(k.s, 1, k.ino, &attr), 0);
+        CHECK_EQ(attr.size, 13);
+    }
+    CHECK_EQ(pthread_create(&k.thread, NULL, count_news, &k), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(rig_getattr(k.s, 1, k.ino, &attr), 0);
+    CHECK_EQ(attr.size, writes_too ? 13 : 10);
+    counting_close(&k);
+}
+
+static void growth(void)
+{
+    ends_are_told_last(false);
+    ends_are_told_last(true);
+}
+
 int main(void)
 {
     const char *path = api_path("pool");
@@ -252,6 +305,7 @@ int main(void)
     RUN(xattrs_are_marked);
     RUN(comes_back_second);
     RUN(links_are_counted);
+    RUN(growth);
     session_end(il);
     session_end(api);
     rig_close(host, path);

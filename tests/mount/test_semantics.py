@@ -179,6 +179,31 @@ def test_a_size_that_a_session_changes_is_in_the_next_stat(
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+# Reads a file to a size, polling its end.
+FOLLOWER = """
+import os, sys
+fd, at = os.open(sys.argv[1], os.O_RDONLY), 0
+while at < int(sys.argv[2]):
+    got = os.pread(fd, 200, at)
+    assert not got.strip(b"x"), (at, got)
+    at += len(got)
+"""
+
+
+def test_a_file_that_a_session_lengthens_is_read_to_its_old_or_its_new_end(
+    mnt: Mount, fs: engine.FileSystem
+) -> None:
+    path, count = mnt.path / "log", 2000
+    path.write_bytes(b"")
+    words = [sys.executable, "-c", FOLLOWER, path, str(100 * count)]
+    with subprocess.Popen(words) as one, subprocess.Popen(words) as other:
+        for number in range(count):
+            fs.write(inode(path), 100 * number, b"x" * 100)
+            time.sleep(0.001)
+        assert one.wait(60) == 0
+        assert other.wait(60) == 0
+
+
 def test_names_that_a_session_changes_are_in_the_next_look_up(
     mnt: Mount, fs: engine.FileSystem
 ) -> None:

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files that grow under the kernels of mounts.
+ *
+ * A kernel fills a page with zeros from the file's end on. One that read the last page before a
+ * write beyond it, and hears of the new size while it still has that page, shows those zeros as
+ * data: to whoever follows a log. It lets go of the page by the invalidation after the write. So
+ * until that has been waited for, attributes that go to another mount have the size that the file
+ * had before, and are not kept.
+ *
+ * A mount that changes the file itself knows a size of its own, below which it must not be told
+ * one: from then on the others' growth is no secret any more.
+ *
+ * The lock inside is below all others.
+ */
+#ifndef DFE_SERVICE_GROWTH_H
+#define DFE_SERVICE_GROWTH_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "dfe_types.h"
+
+struct face;
+
+struct growth {
+    pthread_mutex_t lock;
+    struct list growing;
+    atomic_uint n;
+};
+
+/* One change of one file's data; zeroed before its first use. */
+struct growing {
+    struct list link;
+    const struct face *self; /* whose change it is; NULL: no mount's */
+    uint64_t ino, size;      /* as it was before */
+    bool noted;
+};
+
+void growth_open(struct growth *growth);
+void growth_close(struct growth *growth);
+/* From before the change is applied until all mounts have let go of the file's pages. */
+void growth_begin(struct growth *growth, struct growing *change, const struct dfe_attr *before,
+                  const struct face *self);
+/* Does nothing where it has not begun. */
+void growth_end(struct growth *growth, struct growing *change);
+/* A mount is about to change the file itself. */
+void growth_reveal(struct growth *growth, uint64_t ino);
+/* What the mount may know of it; it was asked of the engine before. */
+void growth_hide(struct growth *growth, const struct face *face, struct dfe_attr *attr);
+
+#endif
