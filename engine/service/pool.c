@@ -26,6 +26,7 @@ static struct pool_job *next_job(struct pool *pool)
         struct pool_job *job = container_of(lane->jobs.next, struct pool_job, link);
         list_del(&job->link);
         list_del(&lane->link);
+        lane->queued--;
         c->running++;
         lane->running++;
         if (!list_empty(&lane->jobs) && lane->running < lane->limit)
@@ -43,10 +44,36 @@ static void done(struct pool_lane *lane)
         list_add_tail(&lane->cls->lanes, &lane->link);
 }
 
-/* Waits for news: false after IDLE_S without any. */
+/* May more than n jobs run that wait for a thread? */
+static bool more_ready(struct pool *pool, unsigned n)
+{
+    unsigned ready = 0;
+
+    for (int i = 0; i < POOL_KINDS; i++) {
+        struct pool_class *c = &pool->cls[i];
+        unsigned room = c->limit - c->running;
+        list_for_each(l, &c->lanes) {
+            struct pool_lane *lane = container_of(l, struct pool_lane, link);
+            unsigned may = lane->limit - lane->running;
+            may = may < lane->queued ? may : lane->queued;
+            may = may < room ? may : room;
+            ready += may;
+            room -= may;
+            if (ready > n || room == 0)
+                break;
+        }
+        if (ready > n)
+            return true;
+    }
+    return false;
+}
+
+/* Waits for news: false after IDLE_S without any. Whoever comes back first is the one that was sent
+ * for. */
 static bool wait_more(struct pool *pool)
 {
     struct timespec until;
+    bool told;
     int rc;
 
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -54,7 +81,9 @@ static bool wait_more(struct pool *pool)
     pool->idle++;
     rc = pthread_cond_timedwait(&pool->more, &pool->lock, &until);
     pool->idle--;
-    return rc != ETIMEDOUT;
+    told = pool->told > 0;
+    pool->told -= told;
+    return told || rc != ETIMEDOUT;
 }
 
 static void *work(void *arg)
@@ -63,6 +92,7 @@ static void *work(void *arg)
     bool news = true;
 
     pthread_mutex_lock(&pool->lock);
+    pool->born--;
     for (;;) {
         struct pool_job *job = next_job(pool);
         if (job) {
@@ -94,8 +124,10 @@ static int start_thread(struct pool *pool)
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     rc = pthread_create(&id, &attr, work, pool);
     pthread_attr_destroy(&attr);
-    if (rc == 0)
+    if (rc == 0) {
         pool->threads++;
+        pool->born++;
+    }
     return -rc;
 }
 
@@ -114,7 +146,7 @@ int pool_open(struct pool *pool)
         pool->cls[i].running = 0;
         pool->cls[i].limit = limits[i];
     }
-    pool->threads = pool->idle = 0;
+    pool->threads = pool->idle = pool->told = pool->born = 0;
     pool->stop = false;
     pthread_mutex_lock(&pool->lock);
     rc = start_thread(pool); /* one is there whatever comes: jobs are always done */
@@ -149,27 +181,28 @@ void pool_lane_init(struct pool *pool, struct pool_lane *lane, enum pool_kind ki
     list_init(&lane->link);
     list_init(&lane->jobs);
     lane->cls = &pool->cls[kind];
-    lane->running = 0;
+    lane->queued = lane->running = 0;
     lane->limit = limit;
 }
 
 void pool_submit(struct pool *pool, struct pool_lane *lane, struct pool_job *job)
 {
-    unsigned ready = 0;
-
     pthread_mutex_lock(&pool->lock);
     job->lane = lane;
     list_add_tail(&lane->jobs, &job->link);
+    lane->queued++;
     if (lane->running < lane->limit && list_empty(&lane->link))
         list_add_tail(&lane->cls->lanes, &lane->link);
-    for (int i = 0; i < POOL_KINDS; i++)
-        if (!list_empty(&pool->cls[i].lanes) && pool->cls[i].running < pool->cls[i].limit)
-            ready++;
-    /* Threads end by time, so one that is counted idle may have been told already: where more is
-     * ready than is idle there is one more thread, or, when there cannot be, a later turn. */
-    if (ready > 0 && pool->idle < ready)
-        start_thread(pool);
-    pthread_cond_signal(&pool->more);
+    /* What may not run yet is taken by the thread that makes room for it. Where there can be no
+     * thread more, its turn comes later. */
+    if (more_ready(pool, pool->told + pool->born)) {
+        if (pool->idle > pool->told) {
+            pool->told++;
+            pthread_cond_signal(&pool->more);
+        } else {
+            start_thread(pool);
+        }
+    }
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -177,6 +210,7 @@ void pool_cancel(struct pool *pool, struct pool_lane *lane, struct list *out)
 {
     pthread_mutex_lock(&pool->lock);
     list_splice_tail(out, &lane->jobs);
+    lane->queued = 0;
     list_del(&lane->link);
     pthread_mutex_unlock(&pool->lock);
 }

@@ -4,7 +4,8 @@
  *
  * Jobs queue in lanes; a lane belongs to a class. At most `limit` jobs of a lane and of a class run
  * at once, and the lanes of a class take turns: so no session can use up the threads, and classes
- * cannot block each other. A change that waits for a mount's kernel does so while that kernel waits
+ * cannot block each other. Whatever may run has a thread that is on its way to it: jobs may wait for
+ * what another job does. A change that waits for a mount's kernel does so while that kernel waits
  * for requests of its own to be answered: what only asks never waits for a mount, so it has threads
  * that no change can take.
  */
@@ -25,7 +26,7 @@ struct pool_lane {
     struct list link;
     struct list jobs;
     struct pool_class *cls;
-    unsigned running, limit;
+    unsigned queued, running, limit;
 };
 
 struct pool_job {
@@ -49,7 +50,9 @@ struct pool {
     pthread_mutex_t lock;
     pthread_cond_t more;
     struct pool_class cls[POOL_KINDS];
-    unsigned threads, idle;
+    unsigned threads;
+    unsigned idle;
+    unsigned told, born; /* on their way: idle ones that were sent for, new ones */
     bool stop;
 };
 

@@ -79,7 +79,7 @@ void host_dismiss(struct host *h)
 
 bool dispatch_changes(uint32_t op)
 {
-    return op == PROTO_WRITE;
+    return op == PROTO_PUNCH;
 }
 
 struct dfe_pool *host_pool(struct host *h)
@@ -186,6 +186,16 @@ static int do_write(const struct request *req, struct proto_cqe *out)
     return 0;
 }
 
+static void wait_for_mounts(void)
+{
+    struct rig_state *st = rig_state();
+
+    atomic_fetch_add(&st->waiting, 1);
+    for (unsigned i = 0; i < 20000 && !atomic_load(&st->free); i++)
+        usleep(1000);
+    atomic_fetch_sub(&st->waiting, 1);
+}
+
 int dispatch(struct session *s, struct request *req, bool may_wait, struct proto_cqe *out)
 {
     const struct proto_sqe *e = &req->e;
@@ -201,6 +211,11 @@ int dispatch(struct session *s, struct request *req, bool may_wait, struct proto
         return 0;
     case PROTO_WRITE:
         return do_write(req, out);
+    case PROTO_PUNCH:
+        if (!may_wait)
+            return -EINPROGRESS;
+        wait_for_mounts();
+        return 0;
     case PROTO_FSYNC:
         if (!may_wait)
             return -EINPROGRESS;

@@ -8,6 +8,7 @@
  *   READ       len bytes of a pattern that depends on off and ino
  *   WRITE      value: sum of the bytes; with ino a token (rig_token) done once, and counted in
  *              rig_state()->writes
+ *   PUNCH      waits, as a change for mounts, until rig_state()->free, at most 20 s
  *   FSYNC      waits `off` microseconds, at most a second, on a thread that may
  *   INVAL_NEXT waits until INVAL_STOP: -ESHUTDOWN
  *   CHECK      five reports of progress
@@ -33,6 +34,8 @@ struct rig_state { /* shared by all processes of a test */
     atomic_uint started;
     atomic_ulong writes;
     atomic_ulong proofs;
+    atomic_uint waiting; /* PUNCHes */
+    atomic_bool free;
     atomic_long sessions;
     atomic_ulong kill_at; /* the worker kills itself at this many writes, before the answer */
     atomic_ulong tokens;

@@ -407,6 +407,45 @@ static void test_credits(void)
     raw_close(&r);
 }
 
+/* Mounts and sessions whose changes wait for a mount take no thread from what others ask. */
+static void test_waiting_changes(void)
+{
+    enum { EACH = 8 };
+    static const uint32_t roles[] = {PROTO_ROLE_MOUNT, PROTO_ROLE_API};
+    struct proto_hello h = good_hello();
+    struct raw r[2][EACH];
+
+    atomic_store(&rig_state()->free, false);
+    for (unsigned n = 0; n < 2 * EACH; n++) {
+        struct raw *one = &r[n / EACH][n % EACH];
+
+        h.role = roles[n / EACH];
+        CHECK_EQ(hello(one, &h, sizeof(h)), 0);
+        raw_channel(one);
+        for (unsigned i = 0; i < PROTO_RING; i++)
+            one->sq->e[i] = (struct proto_sqe){.op = PROTO_PUNCH, .seq = i + 1};
+        submit(one, PROTO_RING);
+    }
+    while (atomic_load(&rig_state()->waiting) < 128) /* all threads of both */
+        usleep(1000);
+    for (unsigned i = 0; i < 2; i++) {
+        struct client *c = rig_client(roles[i]);
+        struct client_call call = {.sqe = {.op = PROTO_FSYNC, .off = 1}};
+
+        CHECK_EQ(client_do(c, &call), 0);
+        client_close(c);
+    }
+    CHECK_EQ(atomic_load(&rig_state()->waiting), 128);
+    atomic_store(&rig_state()->free, true);
+    for (unsigned n = 0; n < 2 * EACH; n++) {
+        struct raw *one = &r[n / EACH][n % EACH];
+
+        while (__atomic_load_n(&one->cq->tail, __ATOMIC_ACQUIRE) < PROTO_RING)
+            CHECK(!ended(one, 2));
+        raw_close(one);
+    }
+}
+
 static void test_quota(void)
 {
     int fd = make_memory(sizeof(struct proto_sq) + 4096, ALL_SEALS, NULL);
@@ -692,7 +731,7 @@ int main(int argc, char **argv)
     struct client *c;
 
     seed = test_seed();
-    rig_start(1000);
+    rig_start(4000); /* a busy machine may keep the first caller away for a second */
     RUN(test_silent_callers);
     c = rig_client(PROTO_ROLE_API); /* so that the worker stays */
     CHECK_EQ(rig_nop(c), 0);
@@ -702,6 +741,7 @@ int main(int argc, char **argv)
     RUN(test_messages);
     RUN(test_bad_entries);
     RUN(test_credits);
+    RUN(test_waiting_changes);
     RUN(test_quota);
     RUN(test_scribbles);
     RUN(test_bells);
