@@ -80,10 +80,10 @@ class Storm:
     def summary(self) -> str:
         slow = sorted((wait for told in self.told for wait in told.slow), reverse=True)
         longest = max(told.longest_s for told in self.told)
-        changes, looks, late = (
-            sum(getattr(told, key) for told in self.told) for key in ("changes", "looks", "late")
+        changes, looks = (
+            sum(getattr(told, key) for told in self.told) for key in ("changes", "looks")
         )
-        return f"{changes} changes, longest {longest:.2f} s, {slow=}, {looks=}, {late=}"
+        return f"{changes} changes, longest {longest:.2f} s, {slow=}, {looks=}"
 
 
 def prepare(home: Home) -> tuple[Mount, Mount]:
