@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -105,13 +107,21 @@ class Invalidator:
             try:
                 what = self._fs.inval_next(done)
             except OSError as err:
-                if err.errno != errno.ESHUTDOWN and not self._ended.is_set():
-                    log.error("changes of other processes are not heard of: %s", err.strerror)
+                if not self._ended.is_set():
+                    self._lose(err)
                 return
             except ValueError:  # closed
                 return
             self._run("invalidate", self._forget, what)
             done = what.id
+
+    def _lose(self, err: OSError) -> None:
+        """Without its session the mount would go on serving what the kernel remembers."""
+        log.error("the session with the pool's service is lost (%s): the mount ends", err.strerror)
+        try:
+            mounts.abort(self._mountpoint)
+        except OSError:  # for root alone: the connection ends with the process
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _serve_own(self) -> None:
         while (ino := self._own.get()) is not None:

@@ -201,11 +201,11 @@ SUITES = (
     Suite("ruff", "checks", 10, check("ruff", "check", "-q", ".")),
     Suite("ruff-format", "checks", 10, check("ruff", "format", "-q", "--check", ".")),
     Suite("shellcheck", "checks", 20, shell_scripts),
-    Suite("c-plain", "c", 200, c_tests("c-plain", "none")),
-    Suite("c-address", "c", 320, c_tests("c-address", "address,undefined")),
-    Suite("c-thread", "c", 450, c_tests("c-thread", "thread")),
-    Suite("python", "python", 120, pytest("python")),
-    Suite("il", "il", 120, pytest("il")),
+    Suite("c-plain", "c", 300, c_tests("c-plain", "none")),
+    Suite("c-address", "c", 450, c_tests("c-address", "address,undefined")),
+    Suite("c-thread", "c", 600, c_tests("c-thread", "thread")),
+    Suite("python", "python", 240, pytest("python")),
+    Suite("il", "il", 240, pytest("il")),
     Suite("mount", "mount", 1150, pytest("mount")),
 )
 

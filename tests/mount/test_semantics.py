@@ -506,10 +506,13 @@ def test_a_killed_worker_loses_nothing_that_was_accepted(mnt: Mount) -> None:
 def test_a_killed_supervisor_leaves_a_whole_pool(mnt: Mount) -> None:
     (mnt.path / "file").write_bytes(b"accepted" * 10_000)
     [record] = mnt.home.services()
-    worker = mnt.worker_pid
+    worker, pid = mnt.worker_pid, mnt.pid
+    assert (mnt.path / "file").read_bytes()[:8] == b"accepted"
     os.kill(record.pid, signal.SIGKILL)
     assert wait_for_end(worker, 30)
-    mnt.kill()
+    assert wait_for_end(pid, 30), "the mount goes on without a session"
+    with pytest.raises(OSError):
+        (mnt.path / "file").read_bytes()
     mnt.mount()
     assert (mnt.path / "file").read_bytes() == b"accepted" * 10_000
     mnt.umount()
