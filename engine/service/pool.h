@@ -4,10 +4,10 @@
  *
  * Jobs queue in lanes; a lane belongs to a class. At most `limit` jobs of a lane and of a class run
  * at once, and the lanes of a class take turns: so no session can use up the threads, and classes
- * cannot block each other. Whatever may run has a thread that is on its way to it: jobs may wait for
- * what another job does. A change that waits for a mount's kernel does so while that kernel waits
- * for requests of its own to be answered: what only asks never waits for a mount, so it has threads
- * that no change can take.
+ * cannot block each other. Whatever may run has a thread on its way to it, since what runs may wait
+ * for it. A change that waits for a mount's kernel does so while that kernel waits for requests of
+ * its own to be answered: what only asks never waits for a mount, so it has threads that no change
+ * can take.
  */
 #ifndef DFE_SERVICE_POOL_H
 #define DFE_SERVICE_POOL_H
