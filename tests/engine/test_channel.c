@@ -73,7 +73,12 @@ static int dial(void)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
     strcpy(addr.sun_path, rig_path());
-    CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
+        fprintf(stderr, "no connection: %s; the worker ended with %d, sessions %ld\n",
+                strerror(errno), atomic_load(&rig_state()->exit_code),
+                atomic_load(&rig_state()->sessions));
+        CHECK(false);
+    }
     return fd;
 }
 
