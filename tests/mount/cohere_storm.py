@@ -34,6 +34,7 @@ THREADS = 3
 ACTORS = 4 * THREADS  # two programs with sessions, two that map
 SLOW_S = 1.0
 FOLDER = "storm"
+BEGINS = "begins"  # a program's first line: the worker may die from now on
 
 
 @dataclass
@@ -160,7 +161,9 @@ class Reader(Actor):
 
 
 def run(make: Callable[[Told, int], Actor], first: int) -> None:
-    """Runs the actors, each with its own account, until the standard input ends."""
+    """Says that it begins; runs the actors, each with its own account, until the standard input
+    ends."""
+    print(BEGINS, flush=True)
     stop = threading.Event()
     told = [Told() for _ in range(THREADS)]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from cohere_storm import ACTORS, FILES, FOLDER, PAGE, PAGES, THREADS, Told, number
+from cohere_storm import ACTORS, BEGINS, FILES, FOLDER, PAGE, PAGES, THREADS, Told, number
 from harness import Home, Mount, make_container
 from test_semantics import session
 
@@ -53,6 +53,11 @@ class Storm:
                 text=True,
             )
         )
+
+    def begin(self) -> None:
+        for child in self.children:
+            assert child.stdout is not None
+            assert child.stdout.readline().strip() == BEGINS, child.args
 
     def rage(self, seconds: float, kill: Callable[[], None]) -> None:
         """Kills the worker now and then; a program that ends before is found by `end`."""
@@ -131,6 +136,7 @@ def test_changes_while_two_mounts_map_and_workers_die(home: Home, seed: int) -> 
         with engine.Pool.open(record.pool, socket=record.socket) as pool:
             start_all(storm, mount, reader)
             try:
+                storm.begin()
                 storm.rage(SECONDS, lambda: os.kill(pool.service().worker_pid, signal.SIGKILL))
                 storm.end()
             finally:
