@@ -244,6 +244,7 @@ static int64_t answer_again(struct call *c, const struct op *op)
     if (ret < 0)
         return ret;
     c->out->value = value;
+    change_grew(c, UINT64_MAX); /* or not: it is answered */
     return change_end(c, op->again(c));
 }
 

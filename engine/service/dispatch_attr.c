@@ -69,6 +69,8 @@ int64_t op_setattr(struct call *c)
     ret = dfe_fs_setattr(c->fs, c->e->ino, &in, set, c->flags, &attr);
     if (set & SETS_RIGHTS && ret != -EINPROGRESS)
         rights_changed(c);
+    if (ret == 0 && set & DFE_SET_SIZE)
+        change_grew(c, in.size);
     if (ret == 0)
         reply_attr(c, &attr);
     return change_end(c, ret);

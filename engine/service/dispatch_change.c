@@ -155,19 +155,28 @@ static int begin_at_once(struct call *c)
 
 /* A change that runs from memory alone leaves no kernel with a page of before (cohere.h), and so
  * needs not be noted as growth. */
-static int growth_note(struct call *c, uint64_t ino)
+static void growth_note(struct call *c, uint64_t ino)
 {
+    struct growth *growth = &c->hc->growth;
     struct dfe_attr before;
-    int ret;
 
-    if (c->mount)
-        growth_reveal(&c->hc->growth, ino);
+    c->growing.ino = ino;
+    if (c->mount) {
+        growth_reveal(growth, ino);
+        c->growing.after = UINT64_MAX; /* once more, to changes that begin during this one */
+    }
     if (must_not_wait(c))
-        return 0;
-    ret = dfe_fs_getattr(c->fs, ino, 0, &before);
-    if (ret == 0)
-        growth_begin(&c->hc->growth, &c->growing, &before, c->change.self);
-    return ret;
+        return;
+    growth_begin(growth, &c->growing, c->change.self);
+    /* What is wrong with the inode, the change itself will say. */
+    if (dfe_fs_getattr(c->fs, ino, 0, &before) == 0)
+        growth_before(growth, &c->growing, before.size);
+}
+
+void change_grew(struct call *c, uint64_t end)
+{
+    if (c->growing.after < end)
+        c->growing.after = end;
 }
 
 int change_begin(struct call *c)
@@ -194,7 +203,7 @@ int change_begin(struct call *c)
         ret = begin_at_once(c);
     for (unsigned i = 0; ret == 0 && i < c->change.n; i++) {
         if (c->change.t[i].what == DFE_INVAL_PAGES)
-            ret = growth_note(c, c->change.t[i].ino);
+            growth_note(c, c->change.t[i].ino);
     }
     if (ret < 0)
         names_end(c);

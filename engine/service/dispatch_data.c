@@ -140,6 +140,7 @@ int64_t op_write(struct call *c)
     n = dfe_fs_write(c->fs, c->e->ino, c->e->off, c->push, c->push_len, flags, &at);
     if (n >= 0) {
         c->out->value = at;
+        change_grew(c, at + (uint64_t)n);
         if (c->h->face && at != c->e->off)
             face_tell(c->h->face, c->e->ino, DFE_INVAL_PAGES);
     }

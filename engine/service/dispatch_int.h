@@ -114,6 +114,8 @@ void unreserve_refs(struct call *c, uint64_t n);
  * there is no end. */
 int change_begin(struct call *c);
 int64_t change_end(struct call *c, int64_t ret);
+/* The change of its PAGES has given the file data, or a size, up to there. */
+void change_grew(struct call *c, uint64_t end);
 void change_inode(struct call *c, uint64_t ino, uint32_t what);
 void change_name(struct call *c, uint64_t dir, const void *name, size_t len);
 /* The inode behind a name, as it is when the change is applied. */

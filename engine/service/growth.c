@@ -17,11 +17,9 @@ void growth_close(struct growth *growth)
     pthread_mutex_destroy(&growth->lock);
 }
 
-void growth_begin(struct growth *growth, struct growing *change, const struct dfe_attr *before,
-                  const struct face *self)
+void growth_begin(struct growth *growth, struct growing *change, const struct face *self)
 {
-    change->ino = before->ino;
-    change->size = before->size;
+    change->before = UINT64_MAX;
     change->self = self;
     change->noted = true;
     pthread_mutex_lock(&growth->lock);
@@ -30,15 +28,37 @@ void growth_begin(struct growth *growth, struct growing *change, const struct df
     pthread_mutex_unlock(&growth->lock);
 }
 
+void growth_before(struct growth *growth, struct growing *change, uint64_t size)
+{
+    pthread_mutex_lock(&growth->lock);
+    change->before = size;
+    pthread_mutex_unlock(&growth->lock);
+}
+
+/* Under the lock. */
+static void tell(struct growth *growth, uint64_t ino, uint64_t size)
+{
+    list_for_each(l, &growth->growing)
+    {
+        struct growing *change = container_of(l, struct growing, link);
+
+        if (change->ino == ino && change->told < size)
+            change->told = size;
+    }
+}
+
 void growth_end(struct growth *growth, struct growing *change)
 {
-    if (!change->noted)
+    if (atomic_load(&growth->n) == 0)
         return;
     pthread_mutex_lock(&growth->lock);
-    list_del(&change->link);
-    atomic_fetch_sub(&growth->n, 1);
+    if (change->noted) {
+        list_del(&change->link);
+        atomic_fetch_sub(&growth->n, 1);
+        change->noted = false;
+    }
+    tell(growth, change->ino, change->after);
     pthread_mutex_unlock(&growth->lock);
-    change->noted = false;
 }
 
 void growth_reveal(struct growth *growth, uint64_t ino)
@@ -46,13 +66,7 @@ void growth_reveal(struct growth *growth, uint64_t ino)
     if (atomic_load(&growth->n) == 0)
         return;
     pthread_mutex_lock(&growth->lock);
-    list_for_each(l, &growth->growing)
-    {
-        struct growing *change = container_of(l, struct growing, link);
-
-        if (change->ino == ino)
-            change->size = UINT64_MAX;
-    }
+    tell(growth, ino, UINT64_MAX);
     pthread_mutex_unlock(&growth->lock);
 }
 
@@ -64,12 +78,14 @@ void growth_hide(struct growth *growth, const struct face *face, struct dfe_attr
     list_for_each(l, &growth->growing)
     {
         const struct growing *change = container_of(l, struct growing, link);
+        uint64_t least = change->before > change->told ? change->before : change->told;
 
         if (change->ino != attr->ino || (face && change->self == face))
             continue;
         attr->flags |= DFE_ATTR_SHARED;
-        if (attr->size > change->size)
-            attr->size = change->size;
+        if (attr->size > least)
+            attr->size = least;
     }
+    tell(growth, attr->ino, attr->size);
     pthread_mutex_unlock(&growth->lock);
 }

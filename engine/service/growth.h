@@ -9,7 +9,9 @@
  * had before, and are not kept.
  *
  * A mount that changes the file itself knows a size of its own, below which it must not be told
- * one: from then on the others' growth is no secret any more.
+ * one: from then on the others' growth is no secret any more. Nor is an end that anybody has been
+ * told, or that somebody's answered change gave the file while another was under way: whoever
+ * filled a page since has it up to there.
  *
  * The lock inside is below all others.
  */
@@ -36,16 +38,20 @@ struct growth {
 struct growing {
     struct list link;
     const struct face *self; /* whose change it is; NULL: no mount's */
-    uint64_t ino, size;      /* as it was before */
+    uint64_t ino;
+    uint64_t before;         /* the file's size; UINT64_MAX: not known yet */
+    uint64_t told;           /* up to here it is no secret */
+    uint64_t after;          /* the end of what the change itself wrote, 0: it wrote nothing */
     bool noted;
 };
 
 void growth_open(struct growth *growth);
 void growth_close(struct growth *growth);
-/* From before the change is applied until all mounts have let go of the file's pages. */
-void growth_begin(struct growth *growth, struct growing *change, const struct dfe_attr *before,
-                  const struct face *self);
-/* Does nothing where it has not begun. */
+/* From before the change is applied until all mounts have let go of the file's pages. First it is
+ * noted, then the size is looked at (growth_before): so what others do meanwhile is not missed. */
+void growth_begin(struct growth *growth, struct growing *change, const struct face *self);
+void growth_before(struct growth *growth, struct growing *change, uint64_t size);
+/* The change is about to be answered, whether it was noted or not. */
 void growth_end(struct growth *growth, struct growing *change);
 /* A mount is about to change the file itself. */
 void growth_reveal(struct growth *growth, uint64_t ino);
