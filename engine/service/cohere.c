@@ -114,7 +114,7 @@ void face_drain(struct face *face, struct list *wake)
     face_wake(face, wake);
 }
 
-static void face_lose(struct face *face, const char *why, struct list *wake)
+void face_lose(struct face *face, const char *why, struct list *wake)
 {
     if (face->lost || face->stopped)
         return;

@@ -89,12 +89,14 @@ struct cohere {
 /* All under the lock. Nothing is asked of it any more: who waits for it goes on. wake: for wake_all
  * after the unlock. */
 void face_drain(struct face *face, struct list *wake);
+void face_lose(struct face *face, const char *why, struct list *wake);
 struct face *face_new(struct cohere *co, const struct roll_mount *who, struct refs *held);
 void face_drop(struct face *face);
 
 /* -- stand-ins: cohere_stand.c ---------------------------------------------------------------- */
 
-/* Drops those whose process has died or whose session has ended. */
+/* Drops those whose process has died or whose session has ended; lets go of those of which nobody
+ * can tell whether they live, and whose time is up. */
 void stands_sweep(struct cohere *co);
 /* When to look for that again, if before until_ns. */
 uint64_t stands_due(const struct cohere *co, uint64_t until_ns);

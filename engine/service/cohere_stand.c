@@ -62,6 +62,10 @@ static bool is_dead(const struct face *face)
 
 void stands_sweep(struct cohere *co)
 {
+    uint64_t now_ns = base_mono_ns();
+    struct list wake; /* nobody has parked */
+
+    list_init(&wake);
     list_for_each_safe(l, tmp, &co->faces)
     {
         struct face *face = container_of(l, struct face, link);
@@ -75,6 +79,8 @@ void stands_sweep(struct cohere *co)
             roll_leave(co->roll, &face->who);
         if (!roll_at(co->roll, face->place, &now) || !roll_same(&now, &face->who))
             face_drop(face);
+        else if (face->pid_fd < 0 && face->alive_ns + co->inval_ns <= now_ns)
+            face_lose(face, "it has not come back", &wake); /* else no other could ever write */
     }
 }
 

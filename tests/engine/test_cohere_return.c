@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/keep.h"
 #include "dispatch_rig.h"
+#include "service/cohere.h"
 #include "service/roll.h"
 
 #define LOG_BYTES (16u << 20)
@@ -503,6 +504,32 @@ static void the_roll(void)
     CHECK_EQ(roll_process(&m), -1);
 }
 
+/* Of a mount without a process that could be looked at nobody hears when it is dead: after its
+ * minute another may write. */
+static void nobody_knows(void)
+{
+    struct roll_mount gone = {.session = 3, .handle = 1, .cont = 2}, next = gone;
+    struct cohere *co = cohere_open(10000);
+    uint64_t now_ns = base_mono_ns(), generation = 0;
+    struct face *face;
+    struct refs held;
+    struct roll all;
+
+    CHECK(co != NULL);
+    refs_open(&held, 10);
+    roll_open(&all, roll, ROLL_BYTES);
+    CHECK_EQ(roll_enter(&all, &gone), 0);
+    next.session = 4;
+    CHECK_EQ(cohere_expect(co, &all, 2, now_ns), 0);
+    CHECK_EQ(face_open(co, &next, &held, &generation, &face), -EBUSY);
+    CHECK_EQ(cohere_expect(co, &all, 2, now_ns - 61000000000ull), 0);
+    CHECK_EQ(face_open(co, &next, &held, &generation, &face), 0);
+    face_close(face);
+    roll_end(&all, gone.session);
+    cohere_close(co);
+    roll_close(&all);
+}
+
 int main(void)
 {
     path = api_path("pool");
@@ -514,6 +541,7 @@ int main(void)
     CHECK_EQ(keep_format(mem, mem_bytes, LOG_BYTES, LOG_BYTES), 0);
     CHECK_EQ(host_close(rig_open(path, 0, NULL)), 0);
     RUN(the_roll);
+    RUN(nobody_knows);
     RUN(is_waited_for);
     RUN(dies);
     RUN(ended_in_order);
