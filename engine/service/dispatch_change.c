@@ -161,10 +161,6 @@ static void growth_note(struct call *c, uint64_t ino)
     struct dfe_attr before;
 
     c->growing.ino = ino;
-    if (c->mount) {
-        growth_reveal(growth, ino);
-        c->growing.after = UINT64_MAX; /* once more, to changes that begin during this one */
-    }
     if (must_not_wait(c))
         return;
     growth_begin(growth, &c->growing, c->change.self);

@@ -61,15 +61,6 @@ void growth_end(struct growth *growth, struct growing *change)
     pthread_mutex_unlock(&growth->lock);
 }
 
-void growth_reveal(struct growth *growth, uint64_t ino)
-{
-    if (atomic_load(&growth->n) == 0)
-        return;
-    pthread_mutex_lock(&growth->lock);
-    tell(growth, ino, UINT64_MAX);
-    pthread_mutex_unlock(&growth->lock);
-}
-
 void growth_hide(struct growth *growth, const struct face *face, struct dfe_attr *attr)
 {
     if (atomic_load(&growth->n) == 0)

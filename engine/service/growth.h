@@ -8,10 +8,10 @@
  * until that has been waited for, attributes that go to another mount have the size that the file
  * had before, and are not kept.
  *
- * A mount that changes the file itself knows a size of its own, below which it must not be told
- * one: from then on the others' growth is no secret any more. Nor is an end that anybody has been
- * told, or that somebody's answered change gave the file while another was under way: whoever
- * filled a page since has it up to there.
+ * An end that anybody has been told, or that an answered change gave the file while another was
+ * under way, is no secret: whoever filled a page since has it up to there. That holds for a mount's
+ * own writes, too, and for no more than these: dirty pages of its maps are written back up to the
+ * end that its kernel knows, and where that is beyond what a page was filled with, as zeros.
  *
  * The lock inside is below all others.
  */
@@ -53,8 +53,6 @@ void growth_begin(struct growth *growth, struct growing *change, const struct fa
 void growth_before(struct growth *growth, struct growing *change, uint64_t size);
 /* The change is about to be answered, whether it was noted or not. */
 void growth_end(struct growth *growth, struct growing *change);
-/* A mount is about to change the file itself. */
-void growth_reveal(struct growth *growth, uint64_t ino);
 /* What the mount may know of it; it was asked of the engine before. */
 void growth_hide(struct growth *growth, const struct face *face, struct dfe_attr *attr);
 
