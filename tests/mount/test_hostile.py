@@ -25,8 +25,9 @@ def test_hostile_clients(served: Mount, seed: int, tmp_path: Path) -> None:
     siege.would_see()
     line, took_s = siege.run([(IL, NOBODY), (IL, 0), (API, 0)], 60)
     print(line)
-    # On a machine that is as busy with other things, 0.3 ms and 0.2 s.
-    assert statistics.median(took_s) < 0.02
+    # On a machine that is as busy with other things, 0.3 ms and 0.2 s; with ten more programs that
+    # want its two processors, 20 ms.
+    assert statistics.median(took_s) < 0.2
     assert max(took_s) < 10
     with bounded(served.home, "the mount's end and the check", STEP_S):
         served.umount()
