@@ -11,6 +11,18 @@
 
 #define SEALS (F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
+void *window_map(int fd, size_t bytes, void *at)
+{
+    void *there, *here = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (!at || here == MAP_FAILED)
+        return here;
+    /* What can fail, the reservation of hugepages above all, has not. */
+    there = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    munmap(here, bytes);
+    return there;
+}
+
 int window_make(const char *name, size_t bytes, unsigned pages, void *at, void **mem)
 {
     unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -26,7 +38,7 @@ int window_make(const char *name, size_t bytes, unsigned pages, void *at, void *
         rc = -errno;
         goto out;
     }
-    *mem = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
+    *mem = window_map(fd, bytes, at);
     if (*mem == MAP_FAILED) {
         rc = -errno;
         goto out;

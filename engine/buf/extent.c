@@ -42,7 +42,7 @@ void extent_unreserve(void *base, uint64_t len_bytes)
     munmap(base, len_bytes);
 }
 
-/* mmap takes the pages from the host's pool or fails: no SIGBUS later. */
+/* Mapping takes the pages from the host's pool or fails: no SIGBUS later. */
 static int map_huge(void *base)
 {
     int rc = 0;
@@ -50,18 +50,16 @@ static int map_huge(void *base)
 
     if (fd < 0)
         return -errno;
-    if (ftruncate(fd, EXTENT) < 0 ||
-        mmap(base, EXTENT, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+    if (ftruncate(fd, EXTENT) < 0 || window_map(fd, EXTENT, base) == MAP_FAILED)
         rc = -errno;
     close(fd);
     return rc;
 }
 
+/* The reservation itself, which is ordinary memory that nobody may touch yet. */
 static int map_pages(void *base)
 {
-    void *at = mmap(base, EXTENT, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    return at == MAP_FAILED ? -errno : 0;
+    return mprotect(base, EXTENT, PROT_READ | PROT_WRITE) < 0 ? -errno : 0;
 }
 
 /* madvise succeeds even where the administrator has turned the feature off. */
@@ -133,11 +131,8 @@ int extent_map(void *base, enum buf_kind best, bool window, enum buf_kind *kind,
         *kind = BUF_HUGE;
         return 0;
     }
-    /* A failed MAP_FIXED may have left a hole in the reservation: the next map or unmap fills it */
-    if (map_pages(base) < 0) {
-        extent_unmap(base);
+    if (map_pages(base) < 0)
         return -ENOMEM;
-    }
     *kind = BUF_PAGES;
     if (best <= BUF_THP && anonymous_thp() && madvise(base, EXTENT, MADV_HUGEPAGE) == 0)
         *kind = BUF_THP;

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Read domains: whose bytes an extent holds, and that whoever gets its descriptor can only read. */
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "base/clock.h"
 #include "base/limits.h"
 #include "buf/buf.h"
 #include "test.h"
@@ -235,6 +239,62 @@ static void no_descriptor_left(void)
     buf_arena_close(a);
 }
 
+/* -- other people's mappings ------------------------------------------------------------------ */
+
+/* Maps what channels map, more and more of it so that no old place serves, a word in each, and looks
+ * whether it stays. */
+static void *maps(void *arg)
+{
+    enum { BYTES = 64 << 10, MAPS = 256 };
+    volatile uint32_t *p[MAPS];
+    atomic_bool *stop = arg;
+
+    while (!atomic_load(stop)) {
+        for (unsigned i = 0; i < MAPS; i++) {
+            void *at = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+            CHECK(at != MAP_FAILED);
+            p[i] = at;
+            p[i][2] = i + 1;
+        }
+        for (unsigned i = 0; i < MAPS; i++) {
+            CHECK_EQ(p[i][2], i + 1);
+            CHECK_EQ(munmap((void *)p[i], BYTES), 0);
+        }
+    }
+    return NULL;
+}
+
+/* Extents come and go, of kinds that the host may refuse; nobody else gets into their place. */
+static void extents_stay_where_they_are(void)
+{
+    uint64_t end = base_mono_ns() + 2000000000ull;
+    atomic_bool stop = false;
+    pthread_t threads[2];
+
+    for (unsigned i = 0; i < 2; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, maps, &stop), 0);
+    while (base_mono_ns() < end) {
+        struct buf_arena *a;
+        char *p[EXTENTS];
+
+        CHECK_EQ(buf_arena_open(EXTENTS * EXTENT, BUF_HUGE, &a), 0);
+        for (unsigned i = 0; i < EXTENTS; i++) {
+            p[i] = i % 2 ? buf_alloc_in(a, i, LARGE) : buf_alloc(a, LARGE);
+            CHECK(p[i]);
+            memset(p[i], 0xff, 4096);
+        }
+        for (unsigned i = 0; i < EXTENTS; i++) {
+            CHECK_EQ((uint8_t)p[i][8], 0xff);
+            buf_free(a, p[i], LARGE);
+        }
+        buf_arena_close(a);
+    }
+    atomic_store(&stop, true);
+    for (unsigned i = 0; i < 2; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+}
+
 int main(void)
 {
     seed = test_seed();
@@ -244,5 +304,6 @@ int main(void)
     RUN(extents_are_given_back_whole);
     RUN(domains_do_not_mix);
     RUN(no_descriptor_left);
+    RUN(extents_stay_where_they_are);
     return 0;
 }

@@ -527,8 +527,7 @@ def test_a_crash_of_the_host_leaves_a_prefix(mnt: Mount) -> None:
     os.close(folder)
     for number in range(300, 600):
         (mnt.path / f"{number:03}").write_bytes(b"%d" % number * 1000)
-    mnt.kill_service()
-    mnt.kill()
+    mnt.crash()
     mnt.mount()
     names = sorted(os.listdir(mnt.path))
     assert len(names) >= 300
@@ -549,8 +548,7 @@ def test_fsync_makes_durable(mnt: Mount, fs: engine.FileSystem) -> None:
     attr = fs.mknod(inode(mnt.path / "d"), b"by a session", 0o100644, flags=engine.REF)
     fs.write(attr.ino, 0, b"durable too" * 1000)
     fs.fsync(attr.ino)
-    mnt.kill_service()
-    mnt.kill()
+    mnt.crash()
     mnt.mount()
     assert (mnt.path / "d" / "by the mount").read_bytes() == b"durable" * 1000
     assert (mnt.path / "d" / "by a session").read_bytes() == b"durable too" * 1000
