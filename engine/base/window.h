@@ -46,9 +46,9 @@ enum { WINDOW_PAGES = 0, WINDOW_HUGE = 1 };
  * Returns the descriptor, or a negative errno; *mem is the mapping, zeros. */
 int window_make(const char *name, size_t bytes, unsigned pages, void *at, void **mem);
 
-/* A memfd mapped for reading and writing at `at` (NULL: anywhere), in place of what is mapped there,
- * which stays where that fails: a MAP_FIXED that fails by itself, as without hugepages, leaves a
- * hole, and in it goes what another thread maps at that moment. MAP_FAILED: errno says why. */
+/* A memfd mapped for reading and writing at `at` (NULL: anywhere), in place of what is mapped
+ * there, which stays where that fails: a MAP_FIXED that fails by itself, as without hugepages,
+ * leaves a hole, and in it goes what another thread maps at that moment. MAP_FAILED: see errno. */
 void *window_map(int fd, size_t bytes, void *at);
 
 /* Another descriptor of it, for somebody else: read-only where /proc is mounted, and sealed

@@ -251,10 +251,9 @@ static void *maps(void *arg)
 
     while (!atomic_load(stop)) {
         for (unsigned i = 0; i < MAPS; i++) {
-            void *at = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-            CHECK(at != MAP_FAILED);
-            p[i] = at;
+            p[i] =
+                mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+            CHECK(p[i] != MAP_FAILED);
             p[i][2] = i + 1;
         }
         for (unsigned i = 0; i < MAPS; i++) {
