@@ -241,7 +241,7 @@ static void no_descriptor_left(void)
 
 /* -- other people's mappings ------------------------------------------------------------------ */
 
-/* Maps what channels map, more and more of it so that no old place serves, a word in each, and looks
+/* -- mappings of others ----------------------------------------------------------------------- */
  * whether it stays. */
 static void *maps(void *arg)
 {
