@@ -241,8 +241,8 @@ static void no_descriptor_left(void)
 
 /* -- other people's mappings ------------------------------------------------------------------ */
 
-/* -- mappings of others ----------------------------------------------------------------------- */
- * whether it stays. */
+/* Maps what channels map, more and more of it so that no old place serves, a word in each, and
+ * looks whether it stays. */
 static void *maps(void *arg)
 {
     enum { BYTES = 64 << 10, MAPS = 256 };
