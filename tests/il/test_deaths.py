@@ -74,7 +74,8 @@ def test_a_reader_learns_that_supervisor_and_worker_died(
                 time.sleep(0.001)
             assert seen[1] == 7
             mnt.kill_service()
-            assert hear(reader, 10) == "EOWNERDEAD"
+            # By its session, or by the mount, which ends without one.
+            assert hear(reader, 10) in ("EOWNERDEAD", "ECONNABORTED", "ENOTCONN")
             assert seen[1] == 7
         finally:
             reader.kill()
