@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 JOBS = str(os.cpu_count() or 1)
-# By hand, with pytest or scripts/soak, until the fault that it finds is mended: see CHANGELOG.md.
+# By hand, with pytest or scripts/soak, until the fault that it finds is mended: see README, Limits.
 BY_HAND = "--deselect=tests/mount/test_hostile.py::test_hostile_clients"
 SLOW_CRASH_S = 6  # of random crashes under sanitizers; the plain tests take their 20
 
